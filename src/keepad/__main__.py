@@ -1,0 +1,5 @@
+"""python -m keepad."""
+
+from keepad.cli import main
+
+main()
