@@ -1,0 +1,214 @@
+"""A timm ViT or Eva behind one small face: embed, run blocks a..b on live tokens, norm.
+
+timm owns the modules and the weights; the forward pass is ours, because live tokens are packed (see `tokens.py`):
+linear layers see all tokens of the batch at once and attention stays inside each image.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from timm.layers import apply_rot_embed_cat, resample_abs_pos_embed
+from timm.layers.attention import Attention, AttentionRope
+from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
+from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
+from torch import Tensor, nn
+
+from keepad.errors import KeepADError
+from keepad.tokens import Tokens
+
+_POST_NORM = (ResPostBlock, EvaBlockPostNorm)
+_BLOCKS = (Block, ResPostBlock, EvaBlock, EvaBlockPostNorm)
+_ATTENTION = (Attention, AttentionRope, EvaAttention)
+
+
+class Backbone(nn.Module):
+    """A frozen Vision Transformer that runs on whatever tokens are alive.
+
+    Args:
+        vit: A timm `VisionTransformer` or `Eva` made with `dynamic_img_size=True`.
+        name: What this backbone is called in checkpoints and messages.
+        mean: Channel means of the normalisation the weights expect.
+        std: Channel deviations of the same.
+        antialias: Whether position embeddings are resampled with antialiasing, as the weights were trained to expect.
+    """
+
+    def __init__(
+        self,
+        vit: nn.Module,
+        *,
+        name: str,
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+        antialias: bool = True,
+    ) -> None:
+        super().__init__()
+        _refuse_unknown_parts(vit, name)
+        self.vit = cast(Any, vit.eval().requires_grad_(False))  # timm's modules have no useful static types
+        self.name = name
+        self.width: int = self.vit.embed_dim
+        self.depth = len(self.vit.blocks)
+        self.prefix: int = self.vit.num_prefix_tokens
+        self.patch: tuple[int, int] = tuple(self.vit.patch_embed.patch_size)
+        self.mean, self.std, self.antialias = mean, std, antialias
+        self._resampled: dict[tuple[object, ...], Tensor] = {}
+        self._mean: Tensor
+        self._std: Tensor
+        self.register_buffer("_mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("_std", torch.tensor(std).view(3, 1, 1), persistent=False)
+
+    def grid_of(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of the patch grid of an input, or a KeepADError if it is no multiple of the patch."""
+        rows, columns = self.patch
+        if height % rows or width % columns or not height or not width:
+            raise KeepADError(
+                f"{self.name} takes inputs whose sides are multiples of {rows} pixels, not {height}x{width}; "
+                f"choose for instance {max(height // rows, 1) * rows}x{max(width // columns, 1) * columns}."
+            )
+        return height // rows, width // columns
+
+    def embed(self, images: Tensor) -> Tokens:
+        """All tokens of `images`, (B, 3, H, W) in [0, 1], as they enter block 1."""
+        grid = self.grid_of(*images.shape[-2:])
+        vit = self.vit
+        x = vit.patch_embed((images - self._mean) / self._std).flatten(1, 2)
+        prefix = [token.expand(len(x), -1, -1) for token in (vit.cls_token, vit.reg_token) if token is not None]
+        positions = self._positions(grid)
+        if positions is None:
+            x = torch.cat([*prefix, x], dim=1)
+        elif vit.no_embed_class:
+            x = torch.cat([*prefix, x + positions], dim=1)
+        else:
+            x = torch.cat([*prefix, x], dim=1) + positions
+        x = vit.norm_pre(x)
+        rotary = getattr(vit, "rope", None)
+        rope = None if rotary is None else rotary.get_embed(shape=list(grid))
+        batch, count = x.shape[0], grid[0] * grid[1]
+        return Tokens(
+            x=x.reshape(-1, x.shape[-1]),
+            index=torch.arange(count, device=x.device).repeat(batch),
+            counts=(count,) * batch,
+            grid=grid,
+            prefix=self.prefix,
+            rope=None if rope is None else _rotary_rows(rope, self.prefix, batch),
+        )
+
+    def _positions(self, grid: tuple[int, int]) -> Tensor | None:
+        """Absolute position embedding of a grid, (1, L, C); resampled once for every grid size met."""
+        embedding = self.vit.pos_embed
+        if embedding is None:
+            return None
+        key = (grid, embedding.device, embedding.dtype)
+        if key not in self._resampled:
+            prefix = 0 if self.vit.no_embed_class else self.prefix
+            native = tuple(self.vit.patch_embed.grid_size)
+            self._resampled[key] = resample_abs_pos_embed(
+                embedding,
+                new_size=list(grid),
+                old_size=list(native),
+                num_prefix_tokens=prefix,
+                antialias=self.antialias,
+            )
+        return self._resampled[key]
+
+    def run(self, tokens: Tokens, first: int, last: int) -> Tokens:
+        """The tokens after blocks `first` to `last`, counted from 1, both included."""
+        x = tokens.x
+        for layer in range(first, last + 1):
+            rope = tokens.rope if tokens.rope is None or tokens.rope.ndim == 2 else tokens.rope[layer - 1]
+            x = _run_block(self.vit.blocks[layer - 1], x, tokens, rope)
+        return tokens.with_features(x)
+
+    def norm(self, x: Tensor) -> Tensor:
+        """The backbone's final norm, which makes features of different layers comparable."""
+        return self.vit.norm(x)
+
+
+def _refuse_unknown_parts(vit: nn.Module, name: str) -> None:
+    """One sentence, now, instead of wrong features later, for blocks this forward pass does not know."""
+    if not isinstance(vit, VisionTransformer | Eva):
+        raise KeepADError(
+            f"{name} is a {type(vit).__name__}; only timm's plain VisionTransformer and Eva models can be used."
+        )
+    for block in vit.blocks:
+        if type(block) not in _BLOCKS or type(block.attn) not in _ATTENTION:
+            raise KeepADError(
+                f"{name} is built of {type(block).__name__} with {type(getattr(block, 'attn', block)).__name__}, which "
+                "KeepAD cannot run on pruned tokens; choose a ViT with plain attention blocks."
+            )
+
+
+def _rotary_rows(rope: Tensor, prefix: int, batch: int) -> Tensor:
+    """A rotary row for each token of the packed batch, (T, D) or (depth, heads, T, D); prefix tokens are not turned."""
+    sin, cos = rope.chunk(2, -1)
+    pad = (0, 0, prefix, 0)
+    rows = torch.cat([F.pad(sin, pad), F.pad(cos, pad, value=1.0)], dim=-1)
+    return torch.cat([rows] * batch, dim=-2)
+
+
+def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None) -> Tensor:
+    """x: (T, C) -> (T, C), with LayerScale and the place of the norms as the family has them."""
+    if isinstance(block, _POST_NORM):
+        x = x + block.norm1(_attend(block.attn, x, tokens, rope))
+        return x + block.norm2(block.mlp(x))
+    first, second = block.norm1, block.norm2
+    x = x + _scale(block, 1, _attend(block.attn, first(x), tokens, rope))
+    return x + _scale(block, 2, block.mlp(second(x)))
+
+
+def _scale(block: Any, branch: int, x: Tensor) -> Tensor:
+    """LayerScale of one branch: a module in ViT, a bare parameter (or None) in Eva."""
+    if isinstance(block, Block):
+        return (block.ls1 if branch == 1 else block.ls2)(x)
+    gamma = block.gamma_1 if branch == 1 else block.gamma_2
+    return x if gamma is None else gamma * x
+
+
+def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None) -> Tensor:
+    """Self-attention of (T, C) normalised tokens, each image by itself."""
+    q, k, v = _project(attn, x)  # each (T, heads, D)
+    q, k = attn.q_norm(q), attn.k_norm(k)
+    if rope is not None:
+        # (T, D) serves all heads; (heads, T, D) is the learned per-head kind
+        table = rope[:, None] if rope.ndim == 2 else rope.transpose(0, 1)
+        half = getattr(attn, "rotate_half", False)
+        q = apply_rot_embed_cat(q, table, half=half).type_as(v)
+        k = apply_rot_embed_cat(k, table, half=half).type_as(v)
+    if k.shape[1] != q.shape[1]:
+        groups = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+
+    if tokens.uniform:
+        out = _attention_of_equals(q, k, v, tokens.images)
+    else:
+        lengths = list(tokens.lengths)
+        parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
+        out = torch.cat([_attention_of_equals(q_b, k_b, v_b, 1) for q_b, k_b, v_b in parts])
+
+    out = attn.norm(out)
+    if attn.gate is not None:
+        out = out * attn.gate(x).sigmoid()
+    return attn.proj(out)
+
+
+def _project(attn: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of (T, C) tokens, each (T, heads, D); keys and values may have fewer heads."""
+    if attn.qkv is None:
+        projections = (attn.q_proj, attn.k_proj, attn.v_proj)
+        q, k, v = (proj(x).unflatten(-1, (-1, attn.head_dim)) for proj in projections)
+        return q, k, v
+    if getattr(attn, "q_bias", None) is None:
+        qkv = attn.qkv(x)
+    else:
+        bias = torch.cat((attn.q_bias, attn.k_bias, attn.v_bias))
+        qkv = F.linear(x, attn.qkv.weight, bias)
+    q, k, v = qkv.unflatten(-1, (3, attn.num_heads, -1)).unbind(1)
+    return q, k, v
+
+
+def _attention_of_equals(q: Tensor, k: Tensor, v: Tensor, images: int) -> Tensor:
+    """(T, heads, D) of equally long images -> (T, heads * D)."""
+    q, k, v = (part.unflatten(0, (images, -1)).transpose(1, 2) for part in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).flatten(0, 1)

@@ -1,0 +1,182 @@
+"""Numbers of the method as frozen dataclasses: where the routers sit, and what each operating point spends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from keepad.errors import KeepADError
+
+# Layers of the 24-block reference; other depths take the same fractions, rounded up.
+_REFERENCE_DEPTH = 24
+_REFERENCE_HEAD = (12, 15, 18, 21, 24)
+_REFERENCE_SHALLOW, _REFERENCE_DEEP, _REFERENCE_EXIT = 8, 12, 21
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which blocks feed the head, which ones the routers stand before, and where pruned passes stop. Counted from 1.
+
+    Attributes:
+        head_layers: Blocks whose output the prototype head reads.
+        shallow: The shallow router acts on the tokens that enter this block.
+        deep: The deep router acts on the tokens that enter this block.
+        exit: Last block of a pass with early exit.
+        base_layers: Head layers of the base image score.
+        mid_layers: Head layers of the mid image score.
+    """
+
+    head_layers: tuple[int, ...]
+    shallow: int
+    deep: int
+    exit: int
+    base_layers: tuple[int, ...]
+    mid_layers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        first = self.head_layers[0] if self.head_layers else 0
+        if not self.head_layers or list(self.head_layers) != sorted(set(self.head_layers)):
+            raise KeepADError(f"head layers must be ascending and distinct, not {list(self.head_layers)}.")
+        if not 1 <= self.shallow < self.deep <= first:
+            raise KeepADError(
+                f"routers must stand in order and at or before the first head layer, but shallow is {self.shallow}, "
+                f"deep {self.deep} and the first head layer {first}."
+            )
+        if not first <= self.exit <= self.head_layers[-1]:
+            raise KeepADError(
+                f"the exit must lie between the first and the last head layer, not after block {self.exit}."
+            )
+        for layers in (self.base_layers, self.mid_layers):
+            if not layers or not set(layers) <= {layer for layer in self.head_layers if layer <= self.exit}:
+                raise KeepADError(f"score layers must be head layers up to the exit, not {list(layers)}.")
+
+    @staticmethod
+    def for_depth(depth: int) -> Placement:
+        """The reference placement, scaled to a backbone of `depth` blocks."""
+
+        def scaled(layer: int) -> int:
+            return math.ceil(layer * depth / _REFERENCE_DEPTH)
+
+        if depth < 5:
+            raise KeepADError(f"a backbone of {depth} blocks is too shallow for two routers; five are needed.")
+        head = tuple(sorted({scaled(layer) for layer in _REFERENCE_HEAD}))
+        last = scaled(_REFERENCE_EXIT)
+        return Placement(
+            head_layers=head,
+            shallow=scaled(_REFERENCE_SHALLOW),
+            deep=scaled(_REFERENCE_DEEP),
+            exit=last,
+            base_layers=tuple(sorted({head[0], last})),
+            mid_layers=tuple(layer for layer in head if layer <= last),
+        )
+
+
+@dataclass(frozen=True)
+class ShallowBudget:
+    """What the shallow router may keep.
+
+    Attributes:
+        rho: Share of all patch tokens to keep (rho8).
+        strict: Keep one token of every block even where that exceeds `rho`.
+        block: Side of the coverage blocks, in patches.
+        diversity: Rescue slots for the best token of distinct coarse cells.
+        cells: Coarse cells along each side of the grid.
+    """
+
+    rho: float
+    strict: bool = True
+    block: int = 2
+    diversity: int = 16
+    cells: int = 8
+
+
+@dataclass(frozen=True)
+class DeepBudget:
+    """How the deep router turns evidence into a budget.
+
+    Attributes:
+        rho_min: Controller value without evidence.
+        rho_max: Controller value with full evidence.
+        centre: Evidence at which the controller is half-way (c).
+        temperature: Width of its transition (T_b).
+        kappa: Exponent that turns the controller value into a share of the live tokens.
+        tail: Share of the live tokens that forms the upper tail.
+        block: Side of the blocks that are kept or dropped whole.
+    """
+
+    rho_min: float = 0.25
+    rho_max: float = 0.50
+    centre: float = 0.55
+    temperature: float = 0.04
+    kappa: float = 0.65
+    tail: float = 0.03
+    block: int = 2
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """One trade of speed against accuracy; everything that differs between dense and prune70.
+
+    Attributes:
+        name: What users call it.
+        shallow: Budget of the shallow router, or None to keep every token.
+        deep: Budget of the deep router, or None to keep every token.
+        early_exit: Stop after the exit block instead of the last head layer.
+        recovery: "same_block_first", "nearest" or "zero".
+        score: "gated" (base and mid, mixed by the gate), "base", "mid", or "recovered_topk" (the control).
+        smoothing: Sigma in pixels of a Gaussian on the map; 0 is off.
+    """
+
+    name: str
+    shallow: ShallowBudget | None = None
+    deep: DeepBudget | None = None
+    early_exit: bool = False
+    recovery: str = "same_block_first"
+    score: str = "gated"
+    smoothing: float = 0.0
+
+
+def _pruned(name: str, rho: float) -> OperatingPoint:
+    return OperatingPoint(name, shallow=ShallowBudget(rho), deep=DeepBudget(), early_exit=True)
+
+
+POINTS: dict[str, OperatingPoint] = {
+    "dense": OperatingPoint("dense"),
+    "prune30": _pruned("prune30", 0.70),
+    "prune50": _pruned("prune50", 0.50),
+    "prune70": _pruned("prune70", 0.30),
+}
+
+
+def operating_point(point: str | OperatingPoint) -> OperatingPoint:
+    """The operating point of that name; one that is made by hand passes through."""
+    if isinstance(point, OperatingPoint):
+        return point
+    if point not in POINTS:
+        raise KeepADError(f"there is no operating point called {point!r}; choose one of {', '.join(POINTS)}.")
+    return POINTS[point]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was fitted on source data and travels with a checkpoint.
+
+    Attributes:
+        patch_weight: Share of the patch evidence in the image score (lambda).
+        base_mean: Mean of the base score over the source images.
+        base_std: Its deviation.
+        gate_centre: Standardised base score at which base and mid weigh the same (theta).
+        gate_temperature: Width of the gate.
+        top_fraction: Share of the survivors whose responses make the patch evidence.
+        image_threshold: Score from which an image is called anomalous, or None if unknown.
+        pixel_threshold: Map value from which a pixel is called anomalous, or None if unknown.
+    """
+
+    patch_weight: float = 0.5
+    base_mean: float = 0.5
+    base_std: float = 0.25
+    gate_centre: float = 0.0
+    gate_temperature: float = 0.5
+    top_fraction: float = 0.05
+    image_threshold: float | None = None
+    pixel_threshold: float | None = None

@@ -1,0 +1,170 @@
+"""What every backbone must do, run over all named ones and some of timm's other families, with random weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import timm
+import torch
+
+from conftest import lively
+from keepad.backbone import BACKBONES, Backbone, BackboneSpec, build_backbone, spec_of
+from keepad.errors import KeepADError
+from keepad.loading import with_fresh_parts
+from keepad.presets import POINTS, DeepBudget, Placement, ShallowBudget
+from keepad.tokens import Tokens
+
+# Beyond the named ones: no LayerScale, absolute + rotary + SwiGLU, learned per-head rotary, pooled without CLS.
+OTHERS = (
+    "vit_tiny_patch16_224",
+    "eva02_tiny_patch14_224",
+    "vit_small_patch16_rope_mixed_224",
+    "vit_base_patch16_siglip_224",
+)
+GRID = (3, 5)
+
+
+@pytest.fixture(scope="module", params=[*BACKBONES, *OTHERS])
+def backbone(request: pytest.FixtureRequest) -> Backbone:
+    """The named backbone, family and all, made small: six blocks, two heads."""
+    spec = spec_of(request.param)
+    torch.manual_seed(5)
+    small = {"depth": 6, "embed_dim": 128, "num_heads": 2}
+    vit = timm.create_model(spec.architecture, num_classes=0, dynamic_img_size=True, **small)
+    return lively(Backbone(vit, name=spec.name, mean=spec.mean, std=spec.std, antialias=spec.antialias))
+
+
+@pytest.mark.parametrize("spec", BACKBONES.values(), ids=BACKBONES)
+def test_named_backbones_exist_in_timm(spec: BackboneSpec) -> None:
+    known = timm.list_pretrained(f"{spec.architecture}.*")
+    assert f"{spec.architecture}.{spec.tag or 'lvd142m'}" in known
+    config = timm.get_pretrained_cfg(f"{spec.architecture}.{spec.tag or 'lvd142m'}")
+    assert (tuple(config.mean), tuple(config.std)) == (spec.mean, spec.std)
+
+
+@pytest.fixture(scope="module")
+def images(backbone: Backbone) -> torch.Tensor:
+    size = (GRID[0] * backbone.patch[0], GRID[1] * backbone.patch[1])
+    return torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def tokens(backbone: Backbone, images: torch.Tensor) -> Tokens:
+    """Live tokens of two images on a rectangular grid, as they enter block 1."""
+    with torch.inference_mode():
+        return backbone.embed(images)
+
+
+@torch.inference_mode()
+def test_all_tokens_give_timms_features(backbone: Backbone, images: torch.Tensor, tokens: Tokens) -> None:
+    if not backbone.antialias:  # timm resamples positions its own way; at the native size nobody resamples
+        images = torch.rand(1, 3, 518, 518, generator=torch.Generator().manual_seed(1))
+        tokens = backbone.embed(images)
+    mean, std = torch.tensor(backbone.mean).view(3, 1, 1), torch.tensor(backbone.std).view(3, 1, 1)
+    expected = backbone.vit.forward_features((images - mean) / std)  # type: ignore[operator]
+    found = backbone.norm(backbone.run(tokens, 1, backbone.depth).x)
+    torch.testing.assert_close(found, expected.flatten(0, 1), atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_keeping_everything_changes_nothing(backbone: Backbone, tokens: Tokens) -> None:
+    everything = tokens.gather([torch.arange(15), torch.arange(15)])
+    assert torch.equal(backbone.run(everything, 1, backbone.depth).x, backbone.run(tokens, 1, backbone.depth).x)
+
+
+@torch.inference_mode()
+def test_a_pruned_pass_that_keeps_everything_is_the_dense_pass(backbone: Backbone, images: torch.Tensor) -> None:
+    model = with_fresh_parts(backbone, spec_of(backbone.name), image_size=tuple(images.shape[-2:]))  # type: ignore[arg-type]
+    keep_all = replace(POINTS["dense"], shallow=ShallowBudget(1.0), deep=DeepBudget(rho_min=1.0, rho_max=1.0))
+    prefix = model.prefix(images)
+    for dense, pruned in zip(
+        model.finish(prefix, POINTS["dense"], model.image_size),
+        model.finish(prefix, keep_all, model.image_size),
+        strict=True,
+    ):
+        assert len(pruned.survivors) == 15
+        torch.testing.assert_close(pruned.score, dense.score, atol=1e-5, rtol=0)
+        torch.testing.assert_close(pruned.pixel_map, dense.pixel_map, atol=1e-5, rtol=0)
+
+
+@torch.inference_mode()
+def test_the_order_of_the_live_tokens_changes_nothing(backbone: Backbone, tokens: Tokens) -> None:
+    keep = torch.tensor([0, 3, 4, 8, 9, 14])
+    order = torch.tensor([4, 0, 5, 2, 1, 3])
+    straight = backbone.run(tokens.gather([keep, keep]), 1, backbone.depth)
+    shuffled = backbone.run(tokens.gather([keep[order], keep]), 1, backbone.depth)
+    for one, other in ((straight.cls(), shuffled.cls()), (straight.patches()[:6][order], shuffled.patches()[:6])):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_pruned_tokens_never_influence_survivors(backbone: Backbone, tokens: Tokens) -> None:
+    keep = [torch.tensor([1, 2, 7, 11]), torch.tensor([0, 5])]
+    poisoned = tokens.x.clone()
+    rows = tokens.patch_rows()
+    dropped = torch.ones(30, dtype=torch.bool)
+    dropped[[1, 2, 7, 11, 15, 20]] = False
+    poisoned[rows[dropped]] = 1e3
+    clean = backbone.run(tokens.gather(keep), 1, backbone.depth)
+    other = backbone.run(tokens.with_features(poisoned).gather(keep), 1, backbone.depth)
+    assert torch.equal(clean.x, other.x)
+    assert len(clean.x) == 2 * backbone.prefix + 6, "no padding is computed"
+
+
+@torch.inference_mode()
+def test_images_of_a_ragged_batch_do_not_see_each_other(backbone: Backbone, tokens: Tokens) -> None:
+    ragged = tokens.gather([torch.tensor([1, 2, 7, 11]), torch.tensor([0, 5])])
+    together = backbone.run(ragged, 1, backbone.depth)
+    for image in (0, 1):
+        alone = backbone.run(ragged.select(image), 1, backbone.depth)
+        torch.testing.assert_close(together.select(image).x, alone.x, atol=1e-5, rtol=1e-5)
+
+
+def test_an_input_that_is_no_multiple_of_the_patch_is_refused(backbone: Backbone) -> None:
+    with pytest.raises(KeepADError, match="multiples of"):
+        backbone.embed(torch.zeros(1, 3, 3 * backbone.patch[0] + 1, 64))
+
+
+@pytest.mark.parametrize(
+    ("depth", "head", "routers", "last"),
+    [(24, (12, 15, 18, 21, 24), (8, 12), 21), (12, (6, 8, 9, 11, 12), (4, 6), 11), (6, (3, 4, 5, 6), (2, 3), 6)],
+)
+def test_placement_scales_with_depth(depth: int, head: tuple[int, ...], routers: tuple[int, int], last: int) -> None:
+    place = Placement.for_depth(depth)
+    assert (place.head_layers, (place.shallow, place.deep), place.exit) == (head, routers, last)
+    assert place.base_layers == (head[0], last)
+    assert place.mid_layers == tuple(layer for layer in head if layer <= last)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"deep": 4},
+        {"deep": 7},
+        {"exit": 5},
+        {"exit": 13},
+        {"head_layers": (8, 6)},
+        {"base_layers": (7,)},
+        {"mid_layers": ()},
+    ],
+)
+def test_a_placement_that_cannot_work_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(KeepADError):
+        replace(Placement.for_depth(12), **change)
+    with pytest.raises(KeepADError, match="too shallow"):
+        Placement.for_depth(4)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("dinov2-smal", "did you mean dinov2-small"),
+        ("swin_tiny_patch4_window7_224", "only timm's plain"),
+        ("resnet18", "only timm's plain"),
+        ("vit_base_patch16_xp_224", "ParallelScalingBlock"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(KeepADError, match=sentence):
+        build_backbone(name)

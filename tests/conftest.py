@@ -1,0 +1,45 @@
+"""What tests share: the real images beside the project, the default backbone, and a small random detector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from keepad.backbone import Backbone, build_backbone, load_backbone
+from keepad.loading import with_fresh_parts
+from keepad.model import KeepAD
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The real images in ../shared/data; without them the test fails, so that a green run means they were used."""
+    folder = SHARED / "data"
+    if not (folder / "index.csv").is_file():
+        pytest.fail(f'real images are needed in {folder}; without them run pytest -m "not shared"', pytrace=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def default_backbone() -> Backbone:
+    """The bundled default backbone with its pretrained weights."""
+    return load_backbone()[0]
+
+
+def lively(backbone: Backbone, seed: int = 0) -> Backbone:
+    """Random weights that matter: timm starts LayerScale near zero, where every block would be the identity."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in backbone.vit.named_parameters():
+        if "gamma" in name:
+            parameter.data.copy_(0.3 + 0.4 * torch.rand(parameter.shape, generator=generator))
+    return backbone
+
+
+@pytest.fixture(scope="session")
+def tiny() -> KeepAD:
+    """A detector on a random 12-block ViT, 192 wide, with a 9x11 grid."""
+    backbone, spec = build_backbone("vit_tiny_patch16_224", seed=1)
+    return with_fresh_parts(lively(backbone), spec, seed=2, image_size=(9 * 16, 11 * 16))
