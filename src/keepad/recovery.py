@@ -1,0 +1,91 @@
+"""Recovery: every grid position takes the response of an owner among the survivors. Features are never copied."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from keepad.errors import KeepADError
+
+RECOVERIES = ("same_block_first", "nearest", "zero")
+
+
+def owners_of(survivors: Tensor, grid: tuple[int, int], *, block: int | None = 2) -> Tensor:
+    """Position within `survivors` of the owner of each grid cell, (rows * columns,).
+
+    A survivor owns itself. Any other cell belongs to the nearest survivor of its own block (unless `block` is None),
+    else to the nearest survivor anywhere; Euclidean on the grid, ties to the lower grid index.
+
+    Args:
+        survivors: (k,) grid indices, ascending, at least one.
+        grid: Rows and columns.
+        block: Side of the blocks.
+    """
+    cells = grid[0] * grid[1]
+    place = torch.full((cells + 1,), -1, dtype=torch.long, device=survivors.device)  # the last one stands for "outside"
+    place[survivors] = torch.arange(len(survivors), device=survivors.device)
+    if block is None:
+        owner = place[:cells].clone()
+    else:
+        mates = place[_block_mates(grid, block, survivors.device)]  # (cells, block * block), nearest mate first
+        first = (mates >= 0).to(torch.uint8).argmax(1, keepdim=True)
+        owner = mates.gather(1, first).squeeze(1)
+    orphans = (owner < 0).nonzero().squeeze(1)
+    if len(orphans):
+        owner[orphans] = _nearest(orphans, survivors, grid[1])
+    return owner
+
+
+def _nearest(cells: Tensor, survivors: Tensor, columns: int) -> Tensor:
+    """Position of the nearest survivor of each cell; distance and position share one integer, so ties are settled."""
+    rows = (cells // columns)[:, None] - (survivors // columns)[None]
+    across = (cells % columns)[:, None] - (survivors % columns)[None]
+    code = (rows.square() + across.square()) * len(survivors) + torch.arange(len(survivors), device=survivors.device)
+    return code.amin(1) % len(survivors)
+
+
+@lru_cache(maxsize=32)
+def _block_mates(grid: tuple[int, int], block: int, device: torch.device) -> Tensor:
+    """Cells of the block of each cell, (cells, block * block), nearest first, ties to the lower index."""
+    rows, columns = grid
+    cell = torch.arange(rows * columns, device=device)
+    row, column = cell // columns, cell % columns
+    step = torch.arange(block, device=device)
+    mate_row = (row // block * block)[:, None, None] + step[:, None]
+    mate_column = (column // block * block)[:, None, None] + step[None]
+    distance = (mate_row - row[:, None, None]).square() + (mate_column - column[:, None, None]).square()
+    mate = mate_row * columns + mate_column
+    outside = (mate_row >= rows) | (mate_column >= columns)
+    mate = mate.masked_fill(outside, rows * columns).flatten(1)  # that number stands for outside
+    key = distance.masked_fill(outside, 2 * block * block).flatten(1) * (rows * columns + 1) + mate
+    return mate.gather(1, key.argsort(1))
+
+
+def recover(responses: Tensor, survivors: Tensor, grid: tuple[int, int], *, mode: str, block: int = 2) -> Tensor:
+    """Responses on the whole grid, (rows, columns), from those of the survivors, (k,)."""
+    if mode not in RECOVERIES:
+        raise KeepADError(f"there is no recovery called {mode!r}; choose one of {', '.join(RECOVERIES)}.")
+    if len(survivors) == grid[0] * grid[1]:
+        return responses.view(grid)
+    if mode == "zero":
+        return responses.new_zeros(grid[0] * grid[1]).scatter(0, survivors, responses).view(grid)
+    return responses[owners_of(survivors, grid, block=block if mode == "same_block_first" else None)].view(grid)
+
+
+def upsample(maps: Tensor, size: tuple[int, int], *, smoothing: float = 0.0) -> Tensor:
+    """Patch maps (B, rows, columns) at pixel size (B, H, W), bilinear; smoothed by a Gaussian if sigma is positive."""
+    pixels = F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)
+    return (_smooth(pixels, smoothing) if smoothing > 0 else pixels).squeeze(1)
+
+
+def _smooth(pixels: Tensor, sigma: float) -> Tensor:
+    """Separable Gaussian on (B, 1, H, W), cut at four sigma, edges repeated."""
+    radius = max(1, int(4 * sigma + 0.5))
+    offset = torch.arange(-radius, radius + 1, dtype=pixels.dtype, device=pixels.device)
+    kernel = torch.exp(-0.5 * (offset / sigma).square())
+    kernel = kernel / kernel.sum()
+    pixels = F.conv2d(F.pad(pixels, (radius, radius, 0, 0), mode="replicate"), kernel.view(1, 1, 1, -1))
+    return F.conv2d(F.pad(pixels, (0, 0, radius, radius), mode="replicate"), kernel.view(1, 1, -1, 1))

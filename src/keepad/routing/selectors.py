@@ -1,0 +1,53 @@
+"""Selectors: the few learned weights that score tokens for the routers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def selector_width(width: int) -> int:
+    """Projection width h: 5/16 of the model's, which gives the paper's 1.97M selector parameters at width 1024."""
+    return max(1, width * 5 // 16)
+
+
+class VisualScore(nn.Module):
+    """v_i = (Wq x_i) . (Wk mean(x)) / sqrt(h): how a token answers to the mean of its image."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = selector_width(width) ** -0.5
+        self.query = nn.Linear(width, selector_width(width), bias=False)
+        self.key = nn.Linear(width, selector_width(width), bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of the live patches of one image, (n, C) -> (n,)."""
+        # The key is one vector, so it is carried back through Wq once instead of Wq being applied to every token.
+        direction = self.query.weight.T @ self.key(x.mean(0))
+        return x @ direction * self.scale
+
+
+class ShallowSelector(VisualScore):
+    """Scores for the shallow router, without prototypes: shallow features know nothing of defects yet."""
+
+
+class DeepSelector(nn.Module):
+    """Risks for the deep router: visual score plus gated likeness to the anomaly prototype."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.visual = VisualScore(width)
+        self.scale = selector_width(width) ** -0.5
+        self.query = nn.Linear(width, selector_width(width), bias=False)
+        self.key = nn.Linear(width, selector_width(width), bias=False)
+        self.gate = nn.Parameter(torch.zeros(()))  # gamma
+
+    def anomaly(self, x: Tensor, prototypes: Tensor) -> Tensor:
+        """alpha_i, (n, C) -> (n,) in (0, 1); prototypes: (2, C), normal and anomaly."""
+        normal, anomaly = prototypes
+        direction = self.query.weight.T @ self.key(anomaly - normal)
+        return torch.sigmoid(x @ direction * self.scale)
+
+    def forward(self, x: Tensor, prototypes: Tensor) -> Tensor:
+        """Fused risk r_i of the live patches of one image, (n, C) -> (n,)."""
+        return self.visual(x) + torch.tanh(self.gate) * self.anomaly(x, prototypes)

@@ -1,0 +1,74 @@
+"""Image score: from the physical survivors and the CLS token of one image, never from anything else in the test set."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from keepad.errors import KeepADError
+from keepad.presets import Calibration
+
+SCORES = ("gated", "base", "mid", "recovered_topk")
+
+
+def top_mean(responses: Tensor, fraction: float) -> Tensor:
+    """Mean of the highest `fraction` of the responses, at least one of them; (n,) -> scalar."""
+    return responses.topk(max(1, math.ceil(fraction * len(responses)))).values.mean()
+
+
+def blended_score(responses: Tensor, cls: Tensor, calibration: Calibration) -> Tensor:
+    """(1 - lambda) * CLS + lambda * patches over a set of layers.
+
+    Args:
+        responses: (layers, n) survivor responses.
+        cls: (layers,) anomaly probability of the CLS token.
+        calibration: Carries lambda and the token fraction.
+    """
+    patch = top_mean(responses.mean(0), calibration.top_fraction)
+    return torch.lerp(cls.mean(), patch, calibration.patch_weight)
+
+
+def gate_of(base: Tensor, calibration: Calibration) -> Tensor:
+    """q(I): how far the mid score replaces the base score."""
+    z = (base - calibration.base_mean) / calibration.base_std
+    return torch.sigmoid((z - calibration.gate_centre) / calibration.gate_temperature)
+
+
+def image_score(
+    responses: dict[int, Tensor],
+    cls: dict[int, Tensor],
+    recovered: Tensor,
+    *,
+    kind: str,
+    base_layers: tuple[int, ...],
+    mid_layers: tuple[int, ...],
+    calibration: Calibration,
+) -> Tensor:
+    """The score of one image, a scalar in [0, 1].
+
+    Args:
+        responses: Survivor responses by layer, each (n,).
+        cls: CLS anomaly probability by layer, each a scalar.
+        recovered: (rows, columns) recovered map; only the control `recovered_topk` looks at it.
+        kind: "gated", "base", "mid" or "recovered_topk".
+        base_layers: Layers of the base score.
+        mid_layers: Layers of the mid score.
+        calibration: What was fitted on source data.
+    """
+
+    def over(layers: tuple[int, ...]) -> Tensor:
+        stacked = torch.stack([responses[layer] for layer in layers])
+        return blended_score(stacked, torch.stack([cls[layer] for layer in layers]), calibration)
+
+    if kind == "base":
+        return over(base_layers)
+    if kind == "mid":
+        return over(mid_layers)
+    if kind == "recovered_topk":
+        return top_mean(recovered.flatten(), calibration.top_fraction)
+    if kind == "gated":
+        base = over(base_layers)
+        return torch.lerp(base, over(mid_layers), gate_of(base, calibration))
+    raise KeepADError(f"there is no image score called {kind!r}; choose one of {', '.join(SCORES)}.")

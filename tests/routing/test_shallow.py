@@ -1,0 +1,202 @@
+"""Coverage and rescue, on grids small enough to draw and on every shape hypothesis can think of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keepad.presets import POINTS, ShallowBudget
+from keepad.routing import keep_shallow, shallow_target
+
+NO_DIVERSITY = {"diversity": 0}
+
+
+def kept_of(picture: str, **budget: object) -> str:
+    """Survivors drawn as # on the grid whose scores are drawn as digits; a blank is a token that is not alive."""
+    rows = [line.strip().split("|")[1] for line in picture.strip().splitlines()]
+    cells = [
+        (r * len(rows[0]) + c, int(char)) for r, line in enumerate(rows) for c, char in enumerate(line) if char != " "
+    ]
+    index = torch.tensor([place for place, _ in cells])
+    scores = torch.tensor([float(score) for _, score in cells])
+    keep = keep_shallow(scores, index, (len(rows), len(rows[0])), ShallowBudget(**budget))  # type: ignore[arg-type]
+    alive = set(index[keep].tolist())
+    return "\n".join(
+        "".join("#" if r * len(rows[0]) + c in alive else "." for c in range(len(rows[0]))) for r in range(len(rows))
+    )
+
+
+def drawn(picture: str) -> str:
+    return "\n".join(line.strip().strip("|") for line in picture.strip().splitlines())
+
+
+def test_coverage_keeps_the_best_token_of_every_block() -> None:
+    scores = """
+        |9812|
+        |0034|
+        |5500|
+        |5501|
+    """
+    assert kept_of(scores, rho=4 / 16, **NO_DIVERSITY) == drawn("""
+        |#...|
+        |...#|
+        |#...|
+        |...#|
+    """)
+
+
+def test_rescue_spends_the_residual_by_score() -> None:
+    scores = """
+        |9812|
+        |0034|
+        |5500|
+        |5501|
+    """
+    assert kept_of(scores, rho=6 / 16, **NO_DIVERSITY) == drawn("""
+        |##..|
+        |...#|
+        |##..|
+        |...#|
+    """)
+
+
+def test_diversity_comes_before_score_and_takes_distinct_cells() -> None:
+    # Four coarse cells, two slots: the runner-up of the best cell and the runner-up of the second best one.
+    scores = """
+        |98  1  2|
+        |76      |
+        |        |
+        |5       |
+        |4      3|
+        |        |
+        |        |
+        |2      1|
+    """
+    assert kept_of(scores, rho=9 / 64, diversity=1, cells=2) == drawn("""
+        |##..#..#|
+        |........|
+        |........|
+        |#.......|
+        |#......#|
+        |........|
+        |........|
+        |#......#|
+    """)
+
+
+def test_odd_sides_end_in_smaller_blocks() -> None:
+    scores = """
+        |123|
+        |456|
+        |789|
+    """
+    assert kept_of(scores, rho=0.1) == drawn("""
+        |...|
+        |.##|
+        |.##|
+    """)
+
+
+def test_ties_go_to_the_lower_grid_index() -> None:
+    assert kept_of("|1111|\n|1111|", rho=3 / 8, **NO_DIVERSITY) == drawn("|###.|\n|....|")
+
+
+def test_without_strict_only_the_best_winners_stay_when_the_target_is_below_the_floor() -> None:
+    scores = """
+        |9812|
+        |0034|
+        |5500|
+        |5501|
+    """
+    assert kept_of(scores, rho=2 / 16, strict=False) == drawn("""
+        |#...|
+        |....|
+        |#...|
+        |....|
+    """)
+    assert kept_of(scores, rho=2 / 16, strict=True).count("#") == 4
+
+
+@pytest.mark.parametrize(("point", "target"), [("prune30", 958), ("prune50", 684), ("prune70", 411)])
+def test_reference_grid(point: str, target: int) -> None:
+    """37x37: 361 blocks; targets 958, 684, 411, all of them above the floor."""
+    budget = POINTS[point].shallow
+    assert budget is not None
+    assert shallow_target(budget.rho, (37, 37)) == target
+    scores = torch.rand(1369, generator=torch.Generator().manual_seed(3))
+    index = torch.arange(1369)
+    assert len(keep_shallow(scores, index, (37, 37), budget)) == target
+    floor = keep_shallow(scores, index, (37, 37), ShallowBudget(rho=0.0))
+    assert len(floor) == 361
+    assert set(floor.tolist()) <= set(keep_shallow(scores, index, (37, 37), budget).tolist())
+
+
+grids = st.tuples(st.integers(1, 19), st.integers(1, 19))
+
+
+@st.composite
+def live_tokens(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
+    """Scores (with many ties) and places of a random subset of a random grid."""
+    grid = draw(grids)
+    cells = grid[0] * grid[1]
+    seed = draw(st.integers(0, 2**31))
+    generator = torch.Generator().manual_seed(seed)
+    count = draw(st.integers(1, cells))
+    index = torch.randperm(cells, generator=generator)[:count].sort().values
+    levels = draw(st.sampled_from([2, 5, 10_000]))
+    return torch.randint(levels, (count,), generator=generator).float() / levels, index, grid
+
+
+def block_of(place: int, grid: tuple[int, int], size: int = 2) -> tuple[int, int]:
+    return place // grid[1] // size, place % grid[1] // size
+
+
+@settings(deadline=None, max_examples=150)
+@given(live_tokens(), st.floats(0, 1), st.integers(0, 20))
+def test_floor_count_and_rescue_hold_on_every_grid(tokens, rho, diversity) -> None:  # type: ignore[no-untyped-def]
+    scores, index, grid = tokens
+    keep = keep_shallow(scores, index, grid, ShallowBudget(rho, diversity=diversity))
+    places = index[keep].tolist()
+    blocks = {block_of(place, grid) for place in index.tolist()}
+
+    assert places == sorted(set(places)), "ascending, distinct"
+    assert {block_of(place, grid) for place in places} == blocks, "the floor: every non-empty block keeps a token"
+    target = max(len(blocks), round(rho * grid[0] * grid[1]))
+    assert len(places) == min(target, len(index))
+    # coverage is the best of each block, ties to the lower index
+    score_at = dict(zip(index.tolist(), scores.tolist(), strict=True))
+    winners = {min((p for p in score_at if block_of(p, grid) == b), key=lambda p: (-score_at[p], p)) for b in blocks}
+    assert winners <= set(places)
+    # rescue: the best open token of distinct 8x8 cells first, then by score
+    rest = sorted(set(score_at) - winners, key=lambda p: (-score_at[p], p))
+    residual = len(places) - len(winners)
+    diverse: list[int] = []
+    taken: set[tuple[int, int]] = set()
+    for place in rest:
+        cell = (place // grid[1] * 8 // grid[0], place % grid[1] * 8 // grid[1])
+        if cell not in taken and len(diverse) < min(diversity, residual):
+            taken.add(cell)
+            diverse.append(place)
+    by_score = [place for place in rest if place not in diverse][: residual - len(diverse)]
+    assert set(places) == winners | set(diverse) | set(by_score)
+
+
+@settings(deadline=None, max_examples=60)
+@given(live_tokens(), st.floats(0, 1))
+def test_not_strict_never_exceeds_the_target(tokens, rho) -> None:  # type: ignore[no-untyped-def]
+    scores, index, grid = tokens
+    keep = keep_shallow(scores, index, grid, ShallowBudget(rho, strict=False))
+    assert len(keep) == min(round(rho * grid[0] * grid[1]), len(index))
+
+
+@settings(deadline=None, max_examples=60)
+@given(live_tokens(), st.floats(0, 1), st.randoms(use_true_random=False))
+def test_the_order_of_the_live_tokens_does_not_matter(tokens, rho, random) -> None:  # type: ignore[no-untyped-def]
+    scores, index, grid = tokens
+    shuffled = list(range(len(index)))
+    random.shuffle(shuffled)
+    expected = index[keep_shallow(scores, index, grid, ShallowBudget(rho))]
+    found = index[shuffled][keep_shallow(scores[shuffled], index[shuffled], grid, ShallowBudget(rho))]
+    assert torch.equal(found, expected)
