@@ -1,0 +1,273 @@
+"""Painters of defects: each takes clean pixels and gives back painted pixels and how much of each pixel it covers.
+
+Light comes from the upper left throughout, and every painter keeps something of the texture below, so that the
+result looks photographed rather than pasted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+from scipy.ndimage import affine_transform, gaussian_filter, gaussian_filter1d
+from scipy.spatial import cKDTree
+
+Point = tuple[float, float]
+Colour = tuple[float, float, float]
+
+
+class Painted(NamedTuple):
+    """Pixels (H, W, 3) after painting, and cover (H, W) in [0, 1]: 0 where nothing was changed."""
+
+    pixels: np.ndarray
+    cover: np.ndarray
+
+
+def stain(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float, tint: Colour) -> Painted:
+    """A dried liquid: it filters the light by `tint`, and most strongly at its edge, where it dried last."""
+    d = _blob(pixels, rng, centre, radius, roughness=0.3)
+    edge = np.exp(-(((d - 0.86) / 0.06) ** 2))
+    # Rough ground drinks unevenly: where the texture is bright it stands out and stays drier.
+    uptake = 0.78 + 0.09 * _noise(rng, d.shape, radius / 4) - 0.5 * _detail(pixels).mean(axis=-1) + 0.14 * edge
+    density = _falloff(d, 0.82, 1.0) * np.clip(uptake, 0, 1)
+    return _blend(pixels, np.clip(pixels * np.array(tint, np.float32), 0, 1), density)
+
+
+def rust(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
+    """Corrosion: a stained halo with a pitted crust in its middle."""
+    d = _blob(pixels, rng, centre, radius, roughness=0.45)
+    fine, coarse = _noise(rng, d.shape, 1.1), _noise(rng, d.shape, 4.0)
+    halo = 0.62 * _falloff(d, 0.3, 1.1)
+    crust = _falloff(d + 0.22 * coarse, 0.55, 0.8)
+    orange, brown = np.array([0.72, 0.43, 0.22], np.float32), np.array([0.36, 0.19, 0.10], np.float32)
+    halo_pixels = pixels * (orange / 0.62)
+    shade = np.clip(1 + 0.2 * fine + 0.22 * coarse, 0.3, 1.8)[..., None]
+    painted = halo_pixels * (1 - crust[..., None]) + shade * (0.55 * orange + 0.45 * brown) * crust[..., None]
+    return _blend(pixels, np.clip(painted, 0, 1), np.maximum(halo, 0.93 * crust))
+
+
+def crack(pixels: np.ndarray, rng: np.random.Generator, start: Point, end: Point, width: float) -> Painted:
+    """A jagged dark line with branches that thins out to its ends; its far lip catches the light."""
+    stem = _jagged(rng, start, end)
+    lines = [(stem, width)]
+    for at in rng.uniform(0.3, 0.75, 2):
+        root = stem[int(at * (len(stem) - 1))]
+        direction = (np.array(end) - np.array(start)) * rng.uniform(0.16, 0.28)
+        turn = rng.choice([-1, 1]) * rng.uniform(0.6, 1.0)
+        tip = root + np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]) @ direction
+        lines.append((_jagged(rng, (root[0], root[1]), (tip[0], tip[1])), 0.6 * width))
+    painted, cover = pixels, np.zeros(pixels.shape[:2], np.float32)
+    for line, thickness in lines:
+        distance, along, side = _stroke(line, cover.shape)
+        taper = thickness * np.clip(1.15 - np.abs(2 * along - 0.8) ** 3, 0.25, 1)
+        dark = _falloff(distance, taper - 0.9, taper + 0.6)[..., None]
+        lip = 0.11 * np.exp(-(((distance - taper - 1.0) / 0.9) ** 2)) * (side > 0)
+        painted = painted * (1 - 0.76 * dark) + lip[..., None] * (1 - dark)
+        cover = np.maximum(cover, np.maximum(dark[..., 0], lip))
+    return Painted(np.clip(painted, 0, 1), cover)
+
+
+def scratch(pixels: np.ndarray, rng: np.random.Generator, start: Point, end: Point, width: float) -> Painted:
+    """A bundle of thin, slightly bent gouges, bright where they face the light and dark beside it."""
+    painted, cover = pixels, np.zeros(pixels.shape[:2], np.float32)
+    first, last = np.array(start), np.array(end)
+    across = np.array([first[1] - last[1], last[0] - first[0]]) / np.hypot(*(last - first))
+    bend = rng.uniform(-0.06, 0.06) * np.hypot(*(last - first))
+    for offset, strength in ((0.0, 1.0), (3.2 * width, 0.55), (-2.6 * width, 0.4)):
+        a, b = sorted(rng.uniform(0, 1, 2) * 0.3 * (offset != 0) + (0.0, 0.7 if offset else 1.0))
+        knots = [first + t * (last - first) + (offset + 4 * bend * t * (1 - t)) * across for t in np.linspace(a, b, 5)]
+        distance, along, side = _stroke(_smooth(np.array(knots)), cover.shape)
+        # The tool skips: pressure varies along the stroke.
+        pressure = np.clip(
+            1 + 0.5 * gaussian_filter1d(rng.standard_normal(256), 7)[(along * 255).astype(int)] * 3, 0.35, 1.3
+        )
+        depth = strength * pressure * np.clip(9 * along, 0, 1) * np.clip(5 * (1 - along), 0, 1)
+        half = 0.5 * width
+        bright = depth * np.exp(-((distance / half) ** 2) / 1.2) * (distance < 4 * half)
+        shade = depth * np.exp(-(((distance - 1.6 * half) / half) ** 2)) * (side < 0)
+        painted = painted * (1 - 0.5 * np.clip(shade, 0, 1)[..., None]) + 0.42 * bright[..., None]
+        cover = np.maximum(cover, np.clip(np.maximum(bright, shade), 0, 1))
+    return Painted(np.clip(painted, 0, 1), cover)
+
+
+def chip(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float, inside: Colour) -> Painted:
+    """A piece broken out: a rough hollow whose near wall lies in shadow and whose far wall is lit."""
+    d = _blob(pixels, rng, centre, radius, roughness=0.34)
+    cover = _falloff(d, 0.93, 1.02)
+    floor = 0.12 * _noise(rng, d.shape, 2.2) + 0.22 * _noise(rng, d.shape, 5.0) + 0.035 * _noise(rng, d.shape, 0.8)
+    height = radius * 0.55 * (np.clip(d, 0, 1) ** 3 - 1) + 1.6 * floor
+    shade = _shade(gaussian_filter(height, 0.8))
+    fill = np.array(inside, np.float32) * (1 + 0.16 * floor[..., None]) + 0.25 * _detail(pixels)
+    painted = fill * np.clip(0.86 + 0.62 * shade, 0.25, 1.7)[..., None]
+    # The unbroken surface throws a shadow over the wall nearest to the lamp.
+    y, x = _grid(pixels)
+    towards = ((x - centre[0]) + (y - centre[1])) / (1.41 * radius)
+    painted = painted * (1 - 0.45 * np.clip(-towards - 0.1, 0, 1) * np.clip(d, 0, 1))[..., None]
+    return _blend(pixels, np.clip(painted, 0, 1), cover)
+
+
+def dent(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
+    """A shallow hollow pressed into a shiny surface: no material is lost, only the reflection bends."""
+    d = _blob(pixels, rng, centre, radius, roughness=0.1)
+    hollow = np.clip(1 - d**2, 0, 1) ** 2
+    shade = _shade(-radius * 0.34 * hollow)
+    rim = 0.1 * np.exp(-(((d - 0.9) / 0.1) ** 2))
+    cover = _falloff(d, 0.9, 1.12)
+    painted = pixels * np.clip(1 + 1.0 * shade - 0.16 * hollow + rim, 0.35, 1.9)[..., None]
+    return _blend(pixels, np.clip(painted, 0, 1), cover)
+
+
+def thread(
+    pixels: np.ndarray, rng: np.random.Generator, knots: list[Point], width: float, colour: Colour, twist: float
+) -> Painted:
+    """A loose fibre or wire on the surface, round in section, with its shadow; `twist` is the depth of its strands."""
+    curve = _smooth(np.array(knots) + rng.uniform(-6, 6, (len(knots), 2)))
+    distance, along, side = _stroke(curve, pixels.shape[:2])
+    half = 0.5 * width
+    length = np.hypot(*np.diff(curve, axis=0).T).sum()
+    offset = np.clip(side / half, -1, 1)
+    strands = 1 + twist * np.sin(2 * np.pi * (along * length / (1.7 * width) + 0.22 * offset))
+    # A cylinder lit from one side: brightest a little off its middle line, dark at the far edge.
+    round_light = 0.42 + 0.72 * np.sqrt(np.clip(1 - (0.8 * offset - 0.3) ** 2, 0, 1))
+    gloss = 0.35 * np.exp(-(((offset - 0.35) / 0.2) ** 2)) * (twist == 0)
+    shaft = np.array(colour, np.float32) * (round_light * strands)[..., None] + gloss[..., None]
+    shift = 0.55 * width
+    shadow_distance, _, _ = _stroke(curve + shift, pixels.shape[:2])
+    shadow = 0.55 * _falloff(shadow_distance, 0.2 * half, half + 0.45 * width)
+    body = _falloff(distance, half - 0.6, half + 0.6)
+    painted = pixels * (1 - shadow[..., None]) * (1 - body[..., None]) + shaft * body[..., None]
+    return Painted(np.clip(painted, 0, 1), np.maximum(body, shadow))
+
+
+def washer(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
+    """A steel washer that fell onto the surface and lies a little tilted, with its shadow."""
+    y, x = _grid(pixels)
+    turn, squeeze = rng.uniform(0, np.pi), rng.uniform(0.8, 0.92)
+
+    def ring_radius(dx: float, dy: float) -> np.ndarray:
+        u = np.cos(turn) * (x - centre[0] - dx) + np.sin(turn) * (y - centre[1] - dy)
+        v = (-np.sin(turn) * (x - centre[0] - dx) + np.cos(turn) * (y - centre[1] - dy)) / squeeze
+        return np.hypot(u, v) / radius
+
+    r = ring_radius(0, 0)
+    angle = np.arctan2(y - centre[1], x - centre[0])
+    soft = 0.8 / radius
+    inner = 0.46
+    body = _falloff(r, 1 - soft, 1 + soft) * (1 - _falloff(r, inner - soft, inner + soft))
+    # Turned steel reflects in two opposite fans; both edges are rounded and lit from the upper left.
+    steel = 0.46 + 0.16 * np.cos(2 * angle - 0.5) + 0.05 * np.cos(3 * angle + 1) + 0.02 * np.sin(60 * r)
+    towards_lamp = -np.cos(angle - np.pi / 4)
+    steel = steel + 0.3 * towards_lamp * np.exp(-(((r - 0.96) / 0.045) ** 2))
+    steel = steel - 0.3 * towards_lamp * np.exp(-(((r - inner - 0.04) / 0.045) ** 2))
+    steel = steel * (1 + 0.05 * _noise(rng, r.shape, 1.0) + 0.06 * _noise(rng, r.shape, 5.0))
+    shifted = ring_radius(0.13 * radius, 0.16 * radius)
+    shadow = 0.6 * _falloff(shifted, 0.9, 1.12) * (1 - 0.65 * _falloff(shifted, inner - 0.12, inner + 0.06))
+    painted = pixels * (1 - shadow[..., None]) * (1 - body[..., None])
+    painted = painted + (steel[..., None] * np.array([1.02, 1.0, 0.97], np.float32)) * body[..., None]
+    return Painted(np.clip(painted, 0, 1), np.maximum(body, np.maximum(shadow, _falloff(r, inner, inner + 0.02))))
+
+
+def displaced(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
+    """A piece of the surface cut out, turned, and put back with an open seam around it."""
+    turn = rng.choice([-1, 1]) * rng.uniform(0.5, 1.0)
+    y, x = _grid(pixels)
+    u, v = (x - centre[0]) / radius, (y - centre[1]) / radius
+    outline = np.maximum(
+        np.abs(np.cos(turn) * u + np.sin(turn) * v), np.abs(-np.sin(turn) * u + np.cos(turn) * v) / 0.72
+    )
+    outline = outline + 0.03 * _noise(rng, outline.shape, 9.0) + 0.006 * _noise(rng, outline.shape, 1.5)
+    matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    middle = np.array([centre[1], centre[0]])
+    moved = np.stack(
+        [affine_transform(pixels[..., c], matrix, middle - matrix @ middle, order=1, mode="reflect") for c in range(3)],
+        axis=-1,
+    )
+    edge = 1.2 / radius
+    seam = 0.6 * np.exp(-(((outline - 1) / (1.1 * edge)) ** 2))
+    inner_light = 0.12 * np.exp(-(((outline - 1 + 4 * edge) / (2 * edge)) ** 2)) * np.sign(-(u + v))
+    cover = np.maximum(_falloff(outline, 1 - edge, 1 + edge), seam)
+    body = _falloff(outline, 1 - edge, 1 + edge)[..., None]
+    painted = (moved * (0.95 + inner_light[..., None]) * body + pixels * (1 - body)) * (1 - seam[..., None])
+    return Painted(np.clip(painted, 0, 1), cover)
+
+
+def _blend(pixels: np.ndarray, painted: np.ndarray, cover: np.ndarray) -> Painted:
+    return Painted(np.clip(pixels + (painted - pixels) * cover[..., None], 0, 1), np.clip(cover, 0, 1))
+
+
+def _grid(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    y, x = np.mgrid[: pixels.shape[0], : pixels.shape[1]].astype(np.float32)
+    return y, x
+
+
+def _noise(rng: np.random.Generator, shape: tuple[int, ...], grain: float) -> np.ndarray:
+    """Smooth noise of standard deviation 1 whose lumps are about `grain` pixels wide."""
+    field = gaussian_filter(rng.standard_normal(shape, np.float32), grain, mode="wrap", truncate=3)
+    return field / field.std()
+
+
+def _blob(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float, roughness: float) -> np.ndarray:
+    """(H, W) distance from `centre` in units of an irregular outline: below 1 is inside."""
+    y, x = _grid(pixels)
+    turn, stretch = rng.uniform(0, np.pi), rng.uniform(1.0, 1.35)
+    u = np.cos(turn) * (x - centre[0]) + np.sin(turn) * (y - centre[1])
+    v = -np.sin(turn) * (x - centre[0]) + np.cos(turn) * (y - centre[1])
+    d = np.hypot(u / stretch, v * stretch) / radius
+    wobble = 0.7 * _noise(rng, d.shape, radius / 2.5) + 0.3 * _noise(rng, d.shape, radius / 8)
+    # The centre stays inside, whatever the noise.
+    return d * (1 + roughness * 0.7 * np.clip(wobble, -1.6, 1.6) * np.clip(2 * d, 0, 1))
+
+
+def _falloff(values: np.ndarray, full: float | np.ndarray, none: float | np.ndarray) -> np.ndarray:
+    """1 up to `full`, 0 from `none` on, smooth between them."""
+    t = np.clip((none - values) / (none - full), 0, 1)
+    return t * t * (3 - 2 * t)
+
+
+def _shade(height: np.ndarray) -> np.ndarray:
+    """How much more light than flat ground each place of a height field gets from the upper left, about -1 to 1."""
+    down, right = np.gradient(height)
+    slope = (down + right) / np.sqrt(2)
+    return slope / np.sqrt(1 + slope**2)
+
+
+def _detail(pixels: np.ndarray) -> np.ndarray:
+    return pixels - gaussian_filter(pixels, (4, 4, 0))
+
+
+def _jagged(rng: np.random.Generator, start: Point, end: Point) -> np.ndarray:
+    """(N, 2) points from `start` to `end` that break like a brittle material: displaced midpoints, halved each time."""
+    points = np.array([start, end], dtype=np.float64)
+    for _ in range(6):
+        steps = np.diff(points, axis=0)
+        across = np.stack([-steps[:, 1], steps[:, 0]], axis=1)
+        middle = points[:-1] + steps / 2 + across * rng.uniform(-0.22, 0.22, (len(steps), 1))
+        points = np.insert(points, np.arange(1, len(points)), middle, axis=0)
+    return points
+
+
+def _smooth(knots: np.ndarray) -> np.ndarray:
+    """(N, 2) points, closely spaced, of the smooth curve through `knots`."""
+    return CubicSpline(np.linspace(0, 1, len(knots)), knots)(np.linspace(0, 1, 400))
+
+
+def _stroke(curve: np.ndarray, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distance to a curve, place along it from 0 to 1, and pixels from it towards the lamp, each (H, W)."""
+    dense = np.stack(
+        [np.interp(np.linspace(0, len(curve) - 1, 1200), np.arange(len(curve)), c) for c in curve.T], axis=1
+    )
+    distance = np.full(shape, 1e3, np.float32)
+    along, side = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    reach = 16
+    (left, top), (right, bottom) = dense.min(0).astype(int) - reach, dense.max(0).astype(int) + reach
+    window = (slice(max(top, 0), min(bottom, shape[0])), slice(max(left, 0), min(right, shape[1])))
+    y, x = np.mgrid[window]
+    places = np.stack([x.ravel(), y.ravel()], axis=1)
+    near, index = cKDTree(dense).query(places, distance_upper_bound=reach)
+    found = np.minimum(index, len(dense) - 1)
+    away = places - dense[found]
+    distance[window] = np.where(np.isfinite(near), near, 1e3).reshape(x.shape)
+    along[window] = (found / (len(dense) - 1)).reshape(x.shape)
+    side[window] = (-away.sum(axis=1) / np.sqrt(2)).reshape(x.shape)
+    return distance, along, side

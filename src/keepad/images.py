@@ -1,0 +1,249 @@
+"""Images as people have them (files, PIL images, arrays, tensors) turned into one form: upright 8-bit RGB."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from keepad.errors import ImageError, KeepADError
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"})
+MAX_PIXELS = 500_000_000
+
+# Only raster formats: Pillow would otherwise hand PostScript files to an external program.
+_FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "PPM", "GIF")
+_READABLE = "PNG, JPEG, BMP, TIFF, WebP, PPM, PGM or GIF"
+# EXIF orientation -> what turns the stored pixels upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# Floats may miss [0, 1] by a rounding error.
+_TOLERANCE = 1e-4
+
+
+def read_image(source: Any) -> Image.Image:
+    """An upright 8-bit RGB image of whatever `source` is.
+
+    Orientation stored as EXIF is applied, transparent pixels are composited over white, 16-bit values are scaled by
+    their full range (65535 becomes 255), and of a file with several frames the first is taken.
+
+    Args:
+        source: A path; a PIL image (mode I counts as 16-bit); a NumPy array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)
+            of uint8, uint16, bool or floats in [0, 1]; or a torch tensor (1, H, W) or (3, H, W) of uint8 or floats
+            in [0, 1].
+
+    Raises:
+        ImageError: The image cannot be used; the sentence says why and what to do.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return _from_file(Path(source))
+    if isinstance(source, Image.Image):
+        return _from_pil(source, "The given PIL image")
+    if isinstance(source, np.ndarray):
+        return _from_array(source, f"The array of shape {source.shape}")
+    if type(source).__module__.partition(".")[0] == "torch" and hasattr(source, "detach"):
+        return _from_tensor(source)
+    raise ImageError(
+        f"An image cannot be made from {type(source).__name__}; "
+        "give a path, a PIL image, a NumPy array or a torch tensor."
+    )
+
+
+def to_input(image: Image.Image, size: tuple[int, int]) -> np.ndarray:
+    """(H, W, 3) uint8 pixels of an RGB image, squashed to `size` (H, W) by bicubic interpolation."""
+    height, width = size
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    return np.array(image, dtype=np.uint8)
+
+
+def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
+    """The image files that `paths` stand for: files as given, folders searched through and through.
+
+    Files of one folder come in sorted order. Hidden files and folders and files with other suffixes are skipped there,
+    but a file that is named itself is taken whatever its suffix. Each file comes once, where it is first met.
+
+    Raises:
+        KeepADError: A path does not exist, a folder holds no image, or `paths` is empty.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not given:
+        raise KeepADError("No image was given; name at least one file or folder.")
+    found: dict[str, Path] = {}
+    for path in map(Path, given):
+        if path.is_dir():
+            files = _images_below(path)
+        elif path.exists():
+            files = [path]
+        else:
+            raise KeepADError(f"There is no file or folder '{path}'; check the path.")
+        for file in files:
+            # Not resolved: a link in a folder is an image of its own.
+            found.setdefault(os.path.abspath(file), file)
+    return list(found.values())
+
+
+def _images_below(folder: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise KeepADError(f"The folder '{error.filename}' cannot be read ({error.strerror}); check its permissions.")
+
+    files: list[Path] = []
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [
+            Path(root, name)
+            for name in names
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
+        ]
+    if not files:
+        raise KeepADError(f"The folder '{folder}' holds no image; put {_READABLE} files in it or name another folder.")
+    return sorted(files)
+
+
+_limit_lock = threading.Lock()
+_limit_users = 0
+_limit_saved: int | None = None
+
+
+@contextmanager
+def _own_size_limit() -> Iterator[None]:
+    """Switches Pillow's limit on pixels off, since `MAX_PIXELS` takes its place; safe with several readers at once."""
+    global _limit_users, _limit_saved
+    with _limit_lock:
+        if _limit_users == 0:
+            _limit_saved, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        _limit_users += 1
+    try:
+        yield
+    finally:
+        with _limit_lock:
+            _limit_users -= 1
+            if _limit_users == 0:
+                Image.MAX_IMAGE_PIXELS = _limit_saved
+
+
+def _from_file(path: Path) -> Image.Image:
+    name = f"'{path}'"
+    try:
+        if path.is_dir():
+            raise ImageError(f"{name} is a folder, not an image; name a file in it.")
+        if not path.exists():
+            raise ImageError(f"There is no file {name}; check the path.")
+        if not path.is_file():
+            raise ImageError(f"{name} is not a regular file; name an image file.")
+        if path.stat().st_size == 0:
+            raise ImageError(f"The file {name} is empty (0 bytes); copy or export it again.")
+        file = path.open("rb")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ImageError(f"The file {name} cannot be opened ({reason}); check its name and permissions.") from error
+    with file, _own_size_limit():
+        try:
+            image = Image.open(file, formats=_FORMATS)
+        except Exception as error:  # Pillow's parsers agree on no single exception
+            raise ImageError(f"{name} is not an image that can be read; save it as {_READABLE}.") from error
+        return _from_pil(image, name)
+
+
+def _from_pil(image: Image.Image, name: str) -> Image.Image:
+    _check_size(*image.size, name)
+    try:
+        with _own_size_limit():
+            image.load()
+    except MemoryError as error:
+        raise ImageError(f"{name} does not fit in memory; make it smaller.") from error
+    except Exception as error:  # nor do its decoders
+        raise ImageError(f"{name} is cut off or damaged; copy or export it again.") from error
+    rgb = _to_rgb(image, name)
+    try:
+        orientation = image.getexif().get(0x0112)
+    except Exception:  # a broken EXIF block says nothing about the pixels
+        orientation = None
+    if orientation in _TURNS:
+        rgb = rgb.transpose(_TURNS[orientation])
+    # Without its EXIF, so that reading the result again does not turn it again.
+    rgb.info.clear()
+    return rgb
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    if image.mode == "F" or image.mode.startswith("I"):
+        # Pillow itself would clip these at 255. 16-bit grey comes as I;16, I;16B or I, by format and version.
+        return Image.fromarray(_to_uint8(_grey_values(image, name), name)).convert("RGB")
+    if image.has_transparency_data:
+        layer = image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return image.copy() if image.mode == "RGB" else image.convert("RGB")
+
+
+def _grey_values(image: Image.Image, name: str) -> np.ndarray:
+    values = np.asarray(image)
+    if image.mode == "F":
+        return values
+    if values.min() < 0 or values.max() > 65535:
+        raise ImageError(f"{name} holds integers outside of 0 to 65535; save it with 8 or 16 bits per channel.")
+    return values.astype(np.uint16)
+
+
+def _from_array(array: np.ndarray, name: str) -> Image.Image:
+    channels_last = array.ndim == 3 and array.shape[2] in (1, 3, 4)
+    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and not channels_last:
+        raise ImageError(f"{name} has its channels first; give (H, W, channels), as array.transpose(1, 2, 0) makes it.")
+    if array.ndim != 2 and not channels_last:
+        raise ImageError(f"{name} is not one image; give (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).")
+    _check_size(array.shape[1], array.shape[0], name)
+    pixels = _to_uint8(array.astype(array.dtype.newbyteorder("="), copy=False), name)
+    return _to_rgb(Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels), name)
+
+
+def _from_tensor(tensor: Any) -> Image.Image:
+    name = f"The tensor of shape {tuple(tensor.shape)}"
+    if tensor.ndim == 4:
+        raise ImageError(f"{name} is a batch; give its images one by one.")
+    if tensor.ndim != 3 or tensor.shape[0] not in (1, 3):
+        raise ImageError(f"{name} is not an image; give (1, H, W) or (3, H, W), as tensor.permute(2, 0, 1) makes it.")
+    # NumPy knows no bfloat16.
+    values = tensor.detach().cpu()
+    values = values.float() if values.is_floating_point() else values
+    return _from_array(values.permute(1, 2, 0).numpy(), name)
+
+
+def _to_uint8(values: np.ndarray, name: str) -> np.ndarray:
+    """The same pixels with 8 bits per channel, scaled by the full range of their type."""
+    if values.dtype == np.uint8:
+        return np.ascontiguousarray(values)
+    if values.dtype == np.bool_:
+        return values.astype(np.uint8) * np.uint8(255)
+    if values.dtype == np.uint16:
+        return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+    if not np.issubdtype(values.dtype, np.floating):
+        raise ImageError(f"{name} holds {values.dtype}; convert it to uint8, uint16, bool or floats in [0, 1].")
+    low, high = float(values.min()), float(values.max())
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise ImageError(f"{name} holds NaN or infinite values; replace them by numbers in [0, 1].")
+    if low < -_TOLERANCE or high > 1 + _TOLERANCE:
+        raise ImageError(f"{name} holds floats from {low:.4g} to {high:.4g}; scale them to [0, 1] or give uint8.")
+    return np.rint(np.clip(values.astype(np.float32), 0, 1) * 255).astype(np.uint8)
+
+
+def _check_size(width: int, height: int, name: str) -> None:
+    if width == 0 or height == 0:
+        raise ImageError(f"{name} has no pixels ({width} x {height}); give an image of at least 1 x 1.")
+    if width * height > MAX_PIXELS:
+        raise ImageError(
+            f"{name} has {width} x {height} pixels, more than the limit of {MAX_PIXELS // 1_000_000} megapixels; "
+            "make it smaller or cut it into tiles."
+        )
