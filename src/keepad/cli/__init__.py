@@ -1,0 +1,51 @@
+"""The command line: one file a command, each one thin - parse, call the library, print."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from keepad.cli import data, demo, models, predict
+from keepad.cli.console import stderr
+from keepad.errors import KeepADError
+from keepad.version import __version__
+
+app = typer.Typer(
+    name="keepad",
+    help="Zero-shot visual anomaly detection that drops patch tokens and keeps the defect.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("predict")(predict.predict)
+app.command("demo")(demo.demo)
+app.command("models")(models.models)
+app.add_typer(data.app, name="data")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"keepad {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Options that stand before the command."""
+
+
+def main() -> None:
+    """Run the command line; a KeepADError is one sentence on standard error and exit code 2."""
+    try:
+        app()
+    except KeepADError as error:
+        stderr.print(f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True)
+        sys.exit(2)
+
+
+def _plain(text: str) -> str:
+    """Brackets in a file name are no markup."""
+    return text.replace("[", r"\[")

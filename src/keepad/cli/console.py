@@ -1,0 +1,50 @@
+"""One console for results, one for progress and errors; progress bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+stdout = Console()
+stderr = Console(stderr=True)
+
+
+class Advance(Protocol):
+    """Called once for every unit of work done."""
+
+    def __call__(self, steps: int = 1) -> None: ...
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Advance]:
+    """Something to call after each unit of work: a bar on a terminal, about twenty lines in a log."""
+    if stderr.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=stderr) as bar:
+            task = bar.add_task(title, total=total)
+
+            def advance(steps: int = 1) -> None:
+                bar.advance(task, steps)
+
+            yield advance
+        return
+
+    done, every = 0, max(1, total // 20)
+
+    def report(steps: int = 1) -> None:
+        nonlocal done
+        before, done = done, done + steps
+        if done // every > before // every or done == total:
+            stderr.print(f"{title}: {done} of {total}", highlight=False)
+
+    yield report

@@ -1,0 +1,61 @@
+"""keepad predict: score images, write predictions.jsonl, overlays and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PathsArgument = Annotated[
+    list[Path], typer.Argument(help="Images, or folders of images (all folders below are searched).")
+]
+OutOption = Annotated[Path, typer.Option("--out", "-o", help="Folder for predictions.jsonl, overlays and report.html.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="Checkpoint name or file; the bundled default if left out.")
+]
+WeightsOption = Annotated[
+    Path | None, typer.Option("--weights", help="Backbone weights to use instead of the cached or downloaded ones.")
+]
+PointOption = Annotated[str, typer.Option("--point", "-p", help="Operating point: dense, prune30, prune50 or prune70.")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="For instance cpu or cuda:0; chosen by itself if left out.")
+]
+
+
+def predict(
+    paths: PathsArgument,
+    out: OutOption,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
+    point: PointOption = "prune50",
+    batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images in one forward pass.")] = 1,
+    threshold: Annotated[
+        float | None,
+        typer.Option("--threshold", "-t", help="Call an image anomalous, and a pixel, from this value on."),
+    ] = None,
+    images: Annotated[
+        bool, typer.Option("--images/--no-images", help="Write overlays and the report's pictures.")
+    ] = True,
+    device: DeviceOption = None,
+) -> None:
+    """Say which images are defective, and where."""
+    from keepad.cli.console import stdout
+    from keepad.images import find_images
+    from keepad.loading import load
+    from keepad.run import run_folder
+
+    found = find_images(paths)
+    detector = load(model, point, device, weights=weights)
+    if threshold is not None:
+        detector.set_threshold(threshold)
+    summary = run_folder(detector, found, out, batch_size=batch, pictures=images)
+    stdout.print(summary.table())
+    stdout.print(f"results: {summary.jsonl}", soft_wrap=True, highlight=False)
+    if summary.report:
+        stdout.print(f"report:  {summary.report}", soft_wrap=True, highlight=False)
+    if summary.interrupted:
+        stdout.print(f"interrupted: the {summary.done} images done so far are kept", highlight=False)
+        raise typer.Exit(130)
+    if summary.errors:
+        raise typer.Exit(1)

@@ -1,0 +1,308 @@
+"""KeepAD: one hard-pruned forward pass, from pixels to Predictions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from keepad.backbone import Backbone
+from keepad.errors import ImageError, KeepADError
+from keepad.head import PrototypeHead
+from keepad.images import find_images, read_image, to_input
+from keepad.prediction import Prediction
+from keepad.presets import Calibration, OperatingPoint, Placement, operating_point
+from keepad.recovery import recover, upsample
+from keepad.routing import DeepSelector, ShallowSelector, keep_deep, keep_shallow
+from keepad.scoring import image_score
+from keepad.tokens import Tokens
+
+ImageSource = str | Path | Image.Image | np.ndarray | Tensor
+
+
+@dataclass
+class Stages:
+    """Seconds spent in each stage of a pass, in the order of the pass.
+
+    Attributes:
+        synchronise: Wait for the device at every mark; only timing needs it, and it would slow a GPU down.
+    """
+
+    synchronise: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    _last: float = field(default_factory=time.perf_counter)
+
+    def mark(self, stage: str) -> None:
+        """Book the time since the last mark to `stage`."""
+        if self.synchronise and torch.cuda.is_available():
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the network itself says of one image, before it becomes a Prediction.
+
+    Attributes:
+        score: Scalar image score.
+        patch_map: (rows, columns) recovered responses.
+        pixel_map: (H, W) the same at input size.
+        survivors_shallow: Grid indices alive after the shallow router, ascending.
+        survivors: Grid indices alive after the deep router, ascending.
+        evidence: E(I), or None where the deep router did not run.
+    """
+
+    score: Tensor
+    patch_map: Tensor
+    pixel_map: Tensor
+    survivors_shallow: Tensor
+    survivors: Tensor
+    evidence: float | None
+
+
+class KeepAD(nn.Module):
+    """A zero-shot anomaly detector: call it with an image, or give `predict` many.
+
+    Args:
+        backbone: Frozen ViT.
+        head: Prototypes of the head layers.
+        shallow: Selector of the shallow router.
+        deep: Selector of the deep router.
+        placement: Where routers, head and exit sit.
+        calibration: What was fitted on source data.
+        image_size: Height and width of the network's input.
+        point: Operating point used where none is given.
+        name: What the checkpoint is called.
+        provenance: Where the trained parts come from, as stored in the checkpoint.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: PrototypeHead,
+        shallow: ShallowSelector,
+        deep: DeepSelector,
+        *,
+        placement: Placement,
+        calibration: Calibration | None = None,
+        image_size: tuple[int, int],
+        point: str | OperatingPoint = "prune50",
+        name: str = "unnamed",
+        provenance: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        backbone.grid_of(*image_size)
+        if placement.head_layers[-1] > backbone.depth:
+            raise KeepADError(
+                f"{backbone.name} has {backbone.depth} blocks, but layer {placement.head_layers[-1]} is asked for."
+            )
+        self.backbone, self.head, self.shallow, self.deep = backbone, head, shallow, deep
+        self.placement = placement
+        self.calibration = calibration or Calibration()
+        self.image_size = image_size
+        self.point = operating_point(point)
+        self.name = name
+        self.provenance = provenance or {}
+        self.eval()
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.patch.device
+
+    def set_threshold(self, image: float, pixel: float | None = None) -> None:
+        """Call an image anomalous from the score `image` on, and a pixel from the map value `pixel` (or the same)."""
+        pixel = image if pixel is None else pixel
+        for value in (image, pixel):
+            if not 0 <= value <= 1:
+                raise KeepADError(f"a threshold must lie between 0 and 1, not at {value}.")
+        self.calibration = replace(self.calibration, image_threshold=image, pixel_threshold=pixel)
+
+    # -- the network -----------------------------------------------------------------------------------------------
+
+    def prefix(self, images: Tensor, stages: Stages | None = None) -> Tokens:
+        """Tokens that enter the shallow router, from (B, 3, H, W) in [0, 1]; every operating point shares them."""
+        tokens = self.backbone.embed(images)
+        if stages:
+            stages.mark("embed")
+        tokens = self.backbone.run(tokens, 1, self.placement.shallow - 1)
+        if stages:
+            stages.mark("before")
+        return tokens
+
+    def finish(
+        self, tokens: Tokens, point: OperatingPoint, size: tuple[int, int], stages: Stages | None = None
+    ) -> list[Outcome]:
+        """Outcomes of a batch from the tokens that enter the shallow router."""
+        stages = stages or Stages()
+        place = self.placement
+        tokens = self._route_shallow(tokens, point)
+        shallow_index = tokens.per_image(tokens.index)
+        stages.mark("routing")
+        tokens = self.backbone.run(tokens, place.shallow, place.deep - 1)
+        stages.mark("between")
+        tokens, evidence = self._route_deep(tokens, point)
+        stages.mark("routing")
+
+        responses: dict[int, tuple[Tensor, ...]] = {}
+        cls: dict[int, Tensor] = {}
+        last = place.exit if point.early_exit else place.head_layers[-1]
+        done = place.deep - 1
+        for layer in (layer for layer in place.head_layers if layer <= last):
+            tokens = self.backbone.run(tokens, done + 1, layer)
+            stages.mark("after")
+            done = layer
+            features = self.backbone.norm(tokens.x)
+            responses[layer] = tokens.per_image(self.head.patch_response(layer, tokens.patches(features)))
+            cls[layer] = self.head.cls_response(layer, tokens.cls(features))
+            stages.mark("scoring")
+
+        survivors = tokens.per_image(tokens.index)
+        maps = torch.stack(
+            [
+                recover(
+                    torch.stack([parts[b] for parts in responses.values()]).mean(0),
+                    index,
+                    tokens.grid,
+                    mode=point.recovery,
+                )
+                for b, index in enumerate(survivors)
+            ]
+        )
+        pixels = upsample(maps, size, smoothing=point.smoothing)
+        stages.mark("recovery")
+        scores = [
+            image_score(
+                {layer: parts[b] for layer, parts in responses.items()},
+                {layer: values[b] for layer, values in cls.items()},
+                maps[b],
+                kind=point.score,
+                base_layers=place.base_layers,
+                mid_layers=place.mid_layers,
+                calibration=self.calibration,
+            )
+            for b in range(tokens.images)
+        ]
+        stages.mark("scoring")
+        return [
+            Outcome(scores[b], maps[b], pixels[b], shallow_index[b], survivors[b], evidence[b])
+            for b in range(tokens.images)
+        ]
+
+    def _route_shallow(self, tokens: Tokens, point: OperatingPoint) -> Tokens:
+        if point.shallow is None:
+            return tokens
+        keep = [
+            keep_shallow(self.shallow(x), index, tokens.grid, point.shallow)
+            for x, index in zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
+        ]
+        return tokens.gather(keep)
+
+    def _route_deep(self, tokens: Tokens, point: OperatingPoint) -> tuple[Tokens, list[float | None]]:
+        if point.deep is None:
+            return tokens, [None] * tokens.images
+        # Only the direction of a prototype has a meaning under cosine, so its length must not scale the risk.
+        prototypes = F.normalize(self.head.patch[0], dim=-1)
+        choices = [
+            keep_deep(self.deep(x, prototypes), index, tokens.grid, point.deep)
+            for x, index in zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
+        ]
+        return tokens.gather([choice.keep for choice in choices]), [choice.evidence for choice in choices]
+
+    # -- images in, Predictions out --------------------------------------------------------------------------------
+
+    def forward(self, image: ImageSource) -> Prediction:
+        """The Prediction of one image: a path, a PIL image, an array or a tensor."""
+        if getattr(image, "ndim", None) == 4:
+            raise KeepADError("one image is expected, but a batch was given; use predict() for several.")
+        return self.predict_images([self._read(image)])[0]
+
+    def predict(
+        self,
+        source: ImageSource | Iterable[ImageSource],
+        *,
+        batch_size: int = 1,
+        on_error: Callable[[ImageSource, KeepADError], None] | None = None,
+    ) -> Iterator[Prediction]:
+        """Predictions one by one, in order: of a folder (with all folders below it), a file, or an iterable of images.
+
+        Args:
+            source: What to look at.
+            batch_size: Images that share one forward pass; the results do not depend on it.
+            on_error: Told of every image that cannot be used; without it, the first such image raises.
+        """
+        if batch_size < 1:
+            raise KeepADError(f"the batch size must be at least 1, not {batch_size}.")
+        if isinstance(source, str | Path):
+            source = find_images([source])
+        elif isinstance(source, Image.Image) or (isinstance(source, np.ndarray | Tensor) and source.ndim < 4):
+            source = [source]
+        batch: list[_Input] = []
+        for image in source:
+            try:
+                batch.append(self._read(image))
+            except KeepADError as error:
+                if on_error is None:
+                    raise
+                on_error(image, error)
+            if len(batch) == batch_size:
+                yield from self.predict_images(batch)
+                batch = []
+        if batch:
+            yield from self.predict_images(batch)
+
+    def _read(self, source: ImageSource) -> _Input:
+        image = read_image(source)
+        path = Path(source) if isinstance(source, str | Path) else None
+        return _Input(to_input(image, self.image_size), image.size, path)
+
+    @torch.inference_mode()
+    def predict_images(self, inputs: Sequence[_Input]) -> list[Prediction]:
+        """Predictions of images that are already at input size, in one forward pass."""
+        stages = Stages()
+        pixels = torch.from_numpy(np.stack([one.pixels for one in inputs])).to(self.device)
+        images = pixels.permute(0, 3, 1, 2).float() / 255
+        outcomes = self.finish(self.prefix(images, stages), self.point, self.image_size, stages)
+        timings = {stage: seconds / len(inputs) for stage, seconds in stages.seconds.items()}
+        return [self._prediction(one, outcome, timings) for one, outcome in zip(inputs, outcomes, strict=True)]
+
+    def _prediction(self, one: _Input, outcome: Outcome, timings: dict[str, float]) -> Prediction:
+        score = float(outcome.score)
+        if not np.isfinite(score):
+            raise ImageError(
+                f"{one.path or 'the image'} gave no finite score; the weights or the checkpoint are damaged."
+            )
+        rows, columns = self.backbone.grid_of(*self.image_size)
+        return Prediction(
+            pred_score=score,
+            anomaly_map=outcome.pixel_map.float().cpu().numpy(),
+            grid=(rows, columns),
+            survivors_shallow=outcome.survivors_shallow.cpu().numpy(),
+            survivors=outcome.survivors.cpu().numpy(),
+            evidence=outcome.evidence,
+            point=self.point.name,
+            image=one.pixels,
+            image_size=one.size,
+            path=one.path,
+            image_threshold=self.calibration.image_threshold,
+            pixel_threshold=self.calibration.pixel_threshold,
+            timings=timings,
+        )
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An image at input size, (H, W, 3) uint8, with its own width and height and where it came from."""
+
+    pixels: np.ndarray
+    size: tuple[int, int]
+    path: Path | None

