@@ -111,10 +111,10 @@ def test_the_bundled_default_loads_and_says_where_it_comes_from() -> None:
 
 
 def test_an_unusable_device_is_refused() -> None:
-    from keepad.loading import _device
+    from keepad.loading import choose_device
 
     with pytest.raises(KeepADError, match="cannot be used here"):
-        _device("cuda:99")
+        choose_device("cuda:99")
 
 
 def test_fresh_parts_come_from_the_seed(tiny: KeepAD) -> None:

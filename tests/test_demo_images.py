@@ -1,4 +1,4 @@
-"""The demo images: real surfaces with painted defects, the same bytes every time, with masks that tell the truth."""
+"""The demo images: surfaces with painted defects, the same bytes every time, with masks that tell the truth."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from keepad.demo import demo_images, write_demo_images
 from keepad.demo.defects import Painted
 from keepad.errors import KeepADError
 
+_PRODUCTS = ("brick", "gravel", "fabric", "ceramic", "metal")
+
 
 @pytest.fixture(scope="module")
 def images():
@@ -20,7 +22,7 @@ def images():
 @pytest.fixture(scope="module")
 def clean_twins():
     """The same views before anything was painted on them."""
-    leave_it = lambda surface, rng: Painted(surface.pixels, np.zeros(surface.pixels.shape[:2]))  # noqa: E731
+    leave_it = lambda pixels, rng: Painted(pixels, np.zeros(pixels.shape[:2]))  # noqa: E731
     with pytest.MonkeyPatch.context() as patch:
         untouched = {
             product: (render, dict.fromkeys(painters, leave_it))
@@ -30,9 +32,9 @@ def clean_twins():
         return demo_images()
 
 
-def test_four_products_with_clean_and_defective_images(images):
-    assert {image.product for image in images} == {"brick", "gravel", "cup", "metal"}
-    for product in ("brick", "gravel", "cup", "metal"):
+def test_five_products_with_clean_and_defective_images(images):
+    assert {image.product for image in images} == set(_PRODUCTS)
+    for product in _PRODUCTS:
         defects = [image.defect for image in images if image.product == product]
         assert defects.count("good") == 3
         assert len(set(defects) - {"good"}) >= 3
@@ -53,7 +55,7 @@ def test_clean_images_have_empty_masks_and_defective_ones_do_not(images):
 
 
 def test_clean_images_of_a_product_are_different_views(images):
-    for product in ("brick", "gravel", "cup", "metal"):
+    for product in _PRODUCTS:
         first, second, third = (
             np.asarray(image.image, float) for image in images if (image.product, image.defect) == (product, "good")
         )
@@ -80,10 +82,12 @@ def test_defects_cover_from_a_few_patches_to_a_medium_size(images):
         if image.defect != "good":
             patches = image.mask.reshape(37, 14, 37, 14).any(axis=(1, 3)).sum()
             assert 4 <= patches <= 140, f"{image.name}: {patches} of 1369 patches"
+            across = max(np.ptp(axis) for axis in image.mask.nonzero())
+            assert 40 <= across <= 115, f"{image.name}: {across} pixels across"
 
 
 def test_another_seed_gives_other_images_whose_defects_still_lie_inside(images, monkeypatch):
-    monkeypatch.setattr(demo, "_PRODUCTS", {"cup": demo._PRODUCTS["cup"]})
+    monkeypatch.setattr(demo, "_PRODUCTS", {"fabric": demo._PRODUCTS["fabric"]})
     first = {image.name: image.image.tobytes() for image in images}
     for other in demo_images(seed=1):
         assert other.mask.any() == (other.defect != "good"), other.name

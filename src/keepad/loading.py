@@ -50,7 +50,7 @@ def load(
         raise KeepADError(f"{path.name} was trained with another preprocessing of {info.backbone}; train it anew.")
     model = assemble(backbone, info, tensors, source=path.name)
     model.point = operating_point(point)
-    return model.to(_device(device))
+    return model.to(choose_device(device))
 
 
 def assemble(backbone: Backbone, info: CheckpointInfo, tensors: dict[str, Tensor], *, source: str) -> KeepAD:
@@ -135,7 +135,8 @@ def resolve_checkpoint(name_or_path: str | Path | None) -> Path:
     return path
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def choose_device(device: str | torch.device | None) -> torch.device:
+    """The device of that name; if None, a GPU if there is one, else the CPU."""
     if device is not None:
         try:
             chosen = torch.device(device)

@@ -35,16 +35,35 @@ def owners_of(survivors: Tensor, grid: tuple[int, int], *, block: int | None = 2
         owner = mates.gather(1, first).squeeze(1)
     orphans = (owner < 0).nonzero().squeeze(1)
     if len(orphans):
-        owner[orphans] = _nearest(orphans, survivors, grid[1])
+        owner[orphans] = _nearest(orphans, survivors, grid)
     return owner
 
 
-def _nearest(cells: Tensor, survivors: Tensor, columns: int) -> Tensor:
-    """Position of the nearest survivor of each cell; distance and position share one integer, so ties are settled."""
-    rows = (cells // columns)[:, None] - (survivors // columns)[None]
-    across = (cells % columns)[:, None] - (survivors % columns)[None]
-    code = (rows.square() + across.square()) * len(survivors) + torch.arange(len(survivors), device=survivors.device)
-    return code.amin(1) % len(survivors)
+def _nearest(cells: Tensor, survivors: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Position of the nearest survivor of each cell: along every row first, then over the rows.
+
+    That is cells * rows candidates instead of cells * survivors. Distance and grid index share one integer, which
+    settles ties.
+    """
+    rows, columns = grid
+    device = survivors.device
+    far = rows + columns  # a row without survivors lies farther away than any real one
+    row, column = torch.arange(rows, device=device), torch.arange(columns, device=device)
+    alive = torch.zeros(rows * columns, dtype=torch.bool, device=device)
+    alive[survivors] = True
+    alive = alive.view(grid)
+    left = torch.where(alive, column, -far).cummax(1).values
+    right = torch.where(alive, column, columns + far).flip(1).cummin(1).values.flip(1)
+    closest = torch.where(column - left <= right - column, left, right)  # in each row, from each column
+
+    picked = closest[:, cells % columns].T  # (cells, rows)
+    across = picked - (cells % columns)[:, None]
+    down = row - (cells // columns)[:, None]
+    index = row * columns + picked.clamp(0, columns - 1)
+    code = (across.square() + down.square()) * (rows * columns) + index
+    place = torch.empty(rows * columns, dtype=torch.long, device=device)
+    place[survivors] = torch.arange(len(survivors), device=device)
+    return place[code.amin(1) % (rows * columns)]
 
 
 @lru_cache(maxsize=32)

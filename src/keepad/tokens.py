@@ -89,7 +89,7 @@ class Tokens:
         prefix_rows, patch_rows = self.prefix_rows(), self.per_image(self.patch_rows())
         rows = torch.cat([part for b, kept in enumerate(keep) for part in (prefix_rows[b], patch_rows[b][kept])])
         return Tokens(
-            x=self.x[rows],
+            x=self.x.index_select(0, rows),
             index=torch.cat([index[kept] for index, kept in zip(self.per_image(self.index), keep, strict=True)]),
             counts=tuple(len(kept) for kept in keep),
             grid=self.grid,

@@ -1,4 +1,4 @@
-"""Demo images that need no download: real surfaces, and defects that this package paints onto them."""
+"""Demo images that need no download: photographed or rendered surfaces, and defects painted onto them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from keepad.demo import defects, products
 from keepad.demo.defects import Painted
-from keepad.demo.products import SIZE, Surface
+from keepad.demo.products import SIZE
 from keepad.errors import KeepADError
 
 __all__ = ["DemoImage", "demo_images", "write_demo_images"]
@@ -29,7 +29,7 @@ class DemoImage:
         name: Unique name, such as "metal-scratch-000".
         image: RGB, 518 x 518.
         mask: (518, 518) bool, True where the defect changed the image.
-        product: "brick", "gravel", "cup" or "metal".
+        product: "brick", "gravel", "fabric", "ceramic" or "metal".
         defect: "good", or what was painted.
     """
 
@@ -48,11 +48,11 @@ def demo_images(seed: int = 0) -> list[DemoImage]:
         views += [(defect, 0, paint) for defect, paint in painters.items()]
         for view, (defect, index, paint) in enumerate(views):
             rng = np.random.default_rng([seed, number, view])
-            surface = render(rng)
-            noise = rng.standard_normal(surface.pixels.shape, np.float32) * np.float32(0.006)
-            pixels, mask = surface.pixels, np.zeros((SIZE, SIZE), bool)
+            clean = render(rng)
+            noise = rng.standard_normal(clean.shape, np.float32) * np.float32(0.006)
+            pixels, mask = clean, np.zeros((SIZE, SIZE), bool)
             if paint is not None:
-                painted = paint(surface, rng)
+                painted = paint(clean, rng)
                 mask = painted.cover > _VISIBLE
                 pixels = np.where(mask[..., None], painted.pixels.astype(np.float32), pixels)
             # The same sensor noise over both, so that nothing outside of the mask differs from the clean view.
@@ -100,84 +100,92 @@ def _ends(rng: np.random.Generator, length: float, angle: tuple[float, float]) -
     return [(float(x - dx), float(y - dy)), (float(x + dx), float(y + dy))]
 
 
-def _brick_stain(surface: Surface, rng: np.random.Generator) -> Painted:
-    return defects.stain(surface.pixels, rng, _somewhere(rng), 52, tint=(0.46, 0.45, 0.46))
+def _squiggle(rng: np.random.Generator, length: float, bends: tuple[float, ...]) -> list[tuple[float, float]]:
+    """Knots of a wavy line about `length` pixels long, each moved down by its `bend`."""
+    (x0, y0), (x1, y1) = _ends(rng, length, (-0.5, 0.5))
+    places = zip(np.linspace(0, 1, len(bends)), bends, strict=True)
+    return [(float(x0 + t * (x1 - x0)), float(y0 + t * (y1 - y0) + bend)) for t, bend in places]
 
 
-def _brick_crack(surface: Surface, rng: np.random.Generator) -> Painted:
-    start, end = _ends(rng, 190, (0.2, 0.8))
-    return defects.crack(surface.pixels, rng, start, end, width=1.5)
+def _brick_stain(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.stain(pixels, rng, _somewhere(rng), 40, tint=(0.40, 0.40, 0.42))
 
 
-def _brick_chip(surface: Surface, rng: np.random.Generator) -> Painted:
-    return defects.chip(surface.pixels, rng, _somewhere(rng), 25, inside=(0.60, 0.38, 0.29))
+def _brick_crack(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    start, end = _ends(rng, 120, (0.3, 0.9))
+    return defects.crack(pixels, rng, start, end, width=2.4)
 
 
-def _brick_displaced(surface: Surface, rng: np.random.Generator) -> Painted:
-    return defects.displaced(surface.pixels, rng, _somewhere(rng), 54)
+def _brick_chip(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.chip(pixels, rng, _somewhere(rng), 30, inside=(0.78, 0.56, 0.42))
 
 
-def _gravel_stain(surface: Surface, rng: np.random.Generator) -> Painted:
-    return defects.stain(surface.pixels, rng, _somewhere(rng), 60, tint=(0.34, 0.30, 0.26))
+def _brick_hole(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.chip(pixels, rng, _somewhere(rng), 40, inside=(0.13, 0.10, 0.09))
 
 
-def _gravel_wire(surface: Surface, rng: np.random.Generator) -> Painted:
-    (x0, y0), (x1, y1) = _ends(rng, 200, (-0.7, 0.7))
-    bends = ((0, 0), (0.3, 22), (0.65, -24), (1, 8))
-    knots = [(x0 + t * (x1 - x0), y0 + t * (y1 - y0) + bend) for t, bend in bends]
-    return defects.thread(surface.pixels, rng, knots, width=9, colour=(0.78, 0.60, 0.12), twist=0)
+def _gravel_stain(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.stain(pixels, rng, _somewhere(rng), 42, tint=(0.30, 0.25, 0.20))
 
 
-def _gravel_washer(surface: Surface, rng: np.random.Generator) -> Painted:
-    return defects.washer(surface.pixels, rng, _somewhere(rng), 29)
+def _gravel_wire(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    knots = _squiggle(rng, 100, (0, 22, -24, 8))
+    return defects.thread(pixels, rng, knots, width=9, colour=(0.78, 0.60, 0.12), twist=0)
 
 
-def _cup_chip(surface: Surface, rng: np.random.Generator) -> Painted:
-    return defects.chip(surface.pixels, rng, surface.landmarks["rim"], 15, inside=(0.56, 0.44, 0.34))
+def _gravel_washer(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.washer(pixels, rng, _somewhere(rng), 40, metal=(1.35, 0.98, 0.48))
 
 
-def _cup_crack(surface: Surface, rng: np.random.Generator) -> Painted:
-    x, y = surface.landmarks["saucer_left"]
-    return defects.crack(surface.pixels, rng, (x - 28, y - 52), (x + 24, y + 74), width=1.2)
+def _fabric_hole(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.tear(pixels, rng, _somewhere(rng), 30)
 
 
-def _cup_stain(surface: Surface, rng: np.random.Generator) -> Painted:
-    return defects.stain(surface.pixels, rng, surface.landmarks["saucer_right"], 27, tint=(0.42, 0.6, 0.7))
+def _fabric_oil(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.stain(pixels, rng, _somewhere(rng), 38, tint=(0.50, 0.42, 0.30))
 
 
-def _cup_thread(surface: Surface, rng: np.random.Generator) -> Painted:
-    x, y = surface.landmarks["saucer_left"]
-    knots = [(x - 34, y + 52), (x - 12, y + 2), (x + 20, y + 20), (x + 30, y - 46)]
-    return defects.thread(surface.pixels, rng, knots, width=4, colour=(0.82, 0.80, 0.74), twist=0.22)
+def _fabric_thread(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    knots = _squiggle(rng, 94, (0, 26, -22, 18, -4))
+    return defects.thread(pixels, rng, knots, width=6, colour=(0.72, 0.14, 0.12), twist=0.22)
 
 
-def _between_holes(rng: np.random.Generator) -> tuple[float, float]:
-    """A place on the diagonal of the plate that the holes are not on."""
-    along, across = rng.uniform(-110, 110), rng.uniform(-40, 40)
-    return SIZE / 2 + along + across, SIZE / 2 - along + across
+def _ceramic_crack(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    start, end = _ends(rng, 112, (0.3, 1.2))
+    return defects.crack(pixels, rng, start, end, width=2.0)
 
 
-def _metal_scratch(surface: Surface, rng: np.random.Generator) -> Painted:
-    start, end = _ends(rng, 170, (0.5, 1.2))
-    return defects.scratch(surface.pixels, rng, start, end, width=2.4)
+def _ceramic_chip(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.chip(pixels, rng, _somewhere(rng), 27, inside=(0.62, 0.46, 0.37))
 
 
-def _metal_dent(surface: Surface, rng: np.random.Generator) -> Painted:
-    return defects.dent(surface.pixels, rng, _between_holes(rng), 34)
+def _ceramic_ink(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    knots = _squiggle(rng, 95, (0, -26, 22, -16))
+    return defects.ink(pixels, rng, knots, width=8, tint=(0.12, 0.16, 0.42))
 
 
-def _metal_rust(surface: Surface, rng: np.random.Generator) -> Painted:
-    return defects.rust(surface.pixels, rng, _between_holes(rng), 46)
+def _metal_scratch(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    start, end = _ends(rng, 125, (0.5, 1.1))
+    return defects.scratch(pixels, rng, start, end, width=4)
 
 
-_Render = Callable[[np.random.Generator], Surface]
-_Paint = Callable[[Surface, np.random.Generator], Painted]
+def _metal_dent(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.dent(pixels, rng, _somewhere(rng), 37)
+
+
+def _metal_rust(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+    return defects.rust(pixels, rng, _somewhere(rng), 36)
+
+
+_Render = Callable[[np.random.Generator], np.ndarray]
+_Paint = Callable[[np.ndarray, np.random.Generator], Painted]
 _PRODUCTS: dict[str, tuple[_Render, dict[str, _Paint]]] = {
     "brick": (
         products.brick,
-        {"stain": _brick_stain, "crack": _brick_crack, "chip": _brick_chip, "displaced": _brick_displaced},
+        {"stain": _brick_stain, "crack": _brick_crack, "chip": _brick_chip, "hole": _brick_hole},
     ),
     "gravel": (products.gravel, {"stain": _gravel_stain, "wire": _gravel_wire, "washer": _gravel_washer}),
-    "cup": (products.cup, {"chip": _cup_chip, "crack": _cup_crack, "stain": _cup_stain, "thread": _cup_thread}),
+    "fabric": (products.fabric, {"hole": _fabric_hole, "oil": _fabric_oil, "thread": _fabric_thread}),
+    "ceramic": (products.ceramic, {"crack": _ceramic_crack, "chip": _ceramic_chip, "ink": _ceramic_ink}),
     "metal": (products.metal, {"scratch": _metal_scratch, "dent": _metal_dent, "rust": _metal_rust}),
 }

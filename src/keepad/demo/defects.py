@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.interpolate import CubicSpline
-from scipy.ndimage import affine_transform, gaussian_filter, gaussian_filter1d
+from scipy.ndimage import gaussian_filter, gaussian_filter1d
 from scipy.spatial import cKDTree
 
 Point = tuple[float, float]
@@ -36,10 +36,10 @@ def stain(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: f
 
 def rust(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
     """Corrosion: a stained halo with a pitted crust in its middle."""
-    d = _blob(pixels, rng, centre, radius, roughness=0.45)
+    d = _blob(pixels, rng, centre, radius, roughness=0.28)
     fine, coarse = _noise(rng, d.shape, 1.1), _noise(rng, d.shape, 4.0)
     halo = 0.62 * _falloff(d, 0.3, 1.1)
-    crust = _falloff(d + 0.22 * coarse, 0.55, 0.8)
+    crust = _falloff(d + 0.22 * coarse, 0.55, 0.8) * _falloff(d, 0.9, 1.1)
     orange, brown = np.array([0.72, 0.43, 0.22], np.float32), np.array([0.36, 0.19, 0.10], np.float32)
     halo_pixels = pixels * (orange / 0.62)
     shade = np.clip(1 + 0.2 * fine + 0.22 * coarse, 0.3, 1.8)[..., None]
@@ -86,7 +86,7 @@ def scratch(pixels: np.ndarray, rng: np.random.Generator, start: Point, end: Poi
         half = 0.5 * width
         bright = depth * np.exp(-((distance / half) ** 2) / 1.2) * (distance < 4 * half)
         shade = depth * np.exp(-(((distance - 1.6 * half) / half) ** 2)) * (side < 0)
-        painted = painted * (1 - 0.5 * np.clip(shade, 0, 1)[..., None]) + 0.42 * bright[..., None]
+        painted = painted * (1 - 0.75 * np.clip(shade, 0, 1)[..., None]) + 0.5 * bright[..., None]
         cover = np.maximum(cover, np.clip(np.maximum(bright, shade), 0, 1))
     return Painted(np.clip(painted, 0, 1), cover)
 
@@ -111,18 +111,24 @@ def dent(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: fl
     """A shallow hollow pressed into a shiny surface: no material is lost, only the reflection bends."""
     d = _blob(pixels, rng, centre, radius, roughness=0.1)
     hollow = np.clip(1 - d**2, 0, 1) ** 2
-    shade = _shade(-radius * 0.34 * hollow)
-    rim = 0.1 * np.exp(-(((d - 0.9) / 0.1) ** 2))
+    shade = _shade(-radius * 0.55 * hollow)
+    rim = 0.22 * np.exp(-(((d - 0.9) / 0.1) ** 2))
     cover = _falloff(d, 0.9, 1.12)
-    painted = pixels * np.clip(1 + 1.0 * shade - 0.16 * hollow + rim, 0.35, 1.9)[..., None]
+    painted = pixels * np.clip(1 + 0.95 * shade - 0.2 * hollow + rim, 0.22, 1.9)[..., None]
     return _blend(pixels, np.clip(painted, 0, 1), cover)
 
 
 def thread(
-    pixels: np.ndarray, rng: np.random.Generator, knots: list[Point], width: float, colour: Colour, twist: float
+    pixels: np.ndarray,
+    rng: np.random.Generator,
+    knots: list[Point],
+    width: float,
+    colour: Colour,
+    twist: float,
+    slack: float = 6,
 ) -> Painted:
     """A loose fibre or wire on the surface, round in section, with its shadow; `twist` is the depth of its strands."""
-    curve = _smooth(np.array(knots) + rng.uniform(-6, 6, (len(knots), 2)))
+    curve = _smooth(np.array(knots) + rng.uniform(-slack, slack, (len(knots), 2)))
     distance, along, side = _stroke(curve, pixels.shape[:2])
     half = 0.5 * width
     length = np.hypot(*np.diff(curve, axis=0).T).sum()
@@ -140,8 +146,8 @@ def thread(
     return Painted(np.clip(painted, 0, 1), np.maximum(body, shadow))
 
 
-def washer(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
-    """A steel washer that fell onto the surface and lies a little tilted, with its shadow."""
+def washer(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float, metal: Colour) -> Painted:
+    """A washer that fell onto the surface and lies a little tilted, with its shadow."""
     y, x = _grid(pixels)
     turn, squeeze = rng.uniform(0, np.pi), rng.uniform(0.8, 0.92)
 
@@ -155,41 +161,52 @@ def washer(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: 
     soft = 0.8 / radius
     inner = 0.46
     body = _falloff(r, 1 - soft, 1 + soft) * (1 - _falloff(r, inner - soft, inner + soft))
-    # Turned steel reflects in two opposite fans; both edges are rounded and lit from the upper left.
-    steel = 0.46 + 0.16 * np.cos(2 * angle - 0.5) + 0.05 * np.cos(3 * angle + 1) + 0.02 * np.sin(60 * r)
+    # Turned metal reflects in two opposite fans; both edges are rounded and lit from the upper left.
+    sheen = 0.46 + 0.16 * np.cos(2 * angle - 0.5) + 0.05 * np.cos(3 * angle + 1) + 0.02 * np.sin(60 * r)
     towards_lamp = -np.cos(angle - np.pi / 4)
-    steel = steel + 0.3 * towards_lamp * np.exp(-(((r - 0.96) / 0.045) ** 2))
-    steel = steel - 0.3 * towards_lamp * np.exp(-(((r - inner - 0.04) / 0.045) ** 2))
-    steel = steel * (1 + 0.05 * _noise(rng, r.shape, 1.0) + 0.06 * _noise(rng, r.shape, 5.0))
+    sheen = sheen + 0.3 * towards_lamp * np.exp(-(((r - 0.96) / 0.045) ** 2))
+    sheen = sheen - 0.3 * towards_lamp * np.exp(-(((r - inner - 0.04) / 0.045) ** 2))
+    sheen = sheen * (1 + 0.05 * _noise(rng, r.shape, 1.0) + 0.06 * _noise(rng, r.shape, 5.0))
     shifted = ring_radius(0.13 * radius, 0.16 * radius)
     shadow = 0.6 * _falloff(shifted, 0.9, 1.12) * (1 - 0.65 * _falloff(shifted, inner - 0.12, inner + 0.06))
     painted = pixels * (1 - shadow[..., None]) * (1 - body[..., None])
-    painted = painted + (steel[..., None] * np.array([1.02, 1.0, 0.97], np.float32)) * body[..., None]
+    painted = painted + (sheen[..., None] * np.array(metal, np.float32)) * body[..., None]
     return Painted(np.clip(painted, 0, 1), np.maximum(body, np.maximum(shadow, _falloff(r, inner, inner + 0.02))))
 
 
-def displaced(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
-    """A piece of the surface cut out, turned, and put back with an open seam around it."""
-    turn = rng.choice([-1, 1]) * rng.uniform(0.5, 1.0)
-    y, x = _grid(pixels)
-    u, v = (x - centre[0]) / radius, (y - centre[1]) / radius
-    outline = np.maximum(
-        np.abs(np.cos(turn) * u + np.sin(turn) * v), np.abs(-np.sin(turn) * u + np.cos(turn) * v) / 0.72
+def tear(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
+    """A hole torn into cloth: darkness behind it, and ends of broken yarns that reach in from its edge."""
+    d = _blob(pixels, rng, centre, radius, roughness=0.3)
+    behind = np.array([0.10, 0.095, 0.09], np.float32) * (1 + 0.1 * _noise(rng, d.shape, 3.0)[..., None])
+    inside = _falloff(d, 0.9, 1.0)
+    # The edge sags into the hole and gets less light.
+    sag = 0.4 * _falloff(d, 0.95, 1.15)
+    painted = Painted(
+        pixels * (1 - sag - inside * (1 - sag))[..., None] + behind * inside[..., None], np.maximum(sag, inside)
     )
-    outline = outline + 0.03 * _noise(rng, outline.shape, 9.0) + 0.006 * _noise(rng, outline.shape, 1.5)
-    matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    middle = np.array([centre[1], centre[0]])
-    moved = np.stack(
-        [affine_transform(pixels[..., c], matrix, middle - matrix @ middle, order=1, mode="reflect") for c in range(3)],
-        axis=-1,
-    )
-    edge = 1.2 / radius
-    seam = 0.6 * np.exp(-(((outline - 1) / (1.1 * edge)) ** 2))
-    inner_light = 0.12 * np.exp(-(((outline - 1 + 4 * edge) / (2 * edge)) ** 2)) * np.sign(-(u + v))
-    cover = np.maximum(_falloff(outline, 1 - edge, 1 + edge), seam)
-    body = _falloff(outline, 1 - edge, 1 + edge)[..., None]
-    painted = (moved * (0.95 + inner_light[..., None]) * body + pixels * (1 - body)) * (1 - seam[..., None])
-    return Painted(np.clip(painted, 0, 1), cover)
+    colour = pixels.mean(axis=(0, 1)) * 1.1
+    for angle in np.arange(0, 2 * np.pi, np.pi / 7) + rng.uniform(-0.15, 0.15, 14):
+        ray = np.array(centre) + np.linspace(0, 1.6 * radius, 80)[:, None] * np.array([np.cos(angle), np.sin(angle)])
+        columns, rows = np.clip(ray.astype(int), 0, np.array(d.shape[::-1]) - 1).T
+        root = ray[int(np.argmax(d[rows, columns] > 1.0))]
+        # Yarns run along the axes of the image: an end starts along the nearer one, then curls.
+        axis = np.round(angle / (np.pi / 2)) * np.pi / 2 + rng.uniform(-0.25, 0.25)
+        reach = radius * rng.uniform(0.3, 0.8) * np.array([np.cos(axis), np.sin(axis)])
+        curl = rng.uniform(-0.3, 0.3) * np.array([-reach[1], reach[0]])
+        knots = [(float(k[0]), float(k[1])) for k in (root, root - 0.5 * reach + curl, root - reach)]
+        tone = rng.uniform(0.75, 1.15) * colour
+        end = thread(painted.pixels, rng, knots, 3.4, (tone[0], tone[1], tone[2]), twist=0.15, slack=1.5)
+        painted = Painted(end.pixels, np.maximum(painted.cover, end.cover))
+    return painted
+
+
+def ink(pixels: np.ndarray, rng: np.random.Generator, knots: list[Point], width: float, tint: Colour) -> Painted:
+    """A stroke of a felt pen: it filters the light by `tint`, runs dry along the way and pools at its edges."""
+    distance, along, _ = _stroke(_smooth(np.array(knots) + rng.uniform(-5, 5, (len(knots), 2))), pixels.shape[:2])
+    half = 0.5 * width * (1 + 0.05 * _noise(rng, distance.shape, 3.0))
+    streaks = 0.06 * _noise(rng, distance.shape, 1.2) + 0.1 * np.clip(distance / half, 0, 1) ** 3
+    density = _falloff(distance, half - 1, half + 1) * np.clip(0.9 - 0.22 * along + streaks, 0, 1)
+    return _blend(pixels, pixels * np.array(tint, np.float32), density)
 
 
 def _blend(pixels: np.ndarray, painted: np.ndarray, cover: np.ndarray) -> Painted:

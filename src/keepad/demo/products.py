@@ -1,60 +1,73 @@
-"""The four surfaces of the demo images, clean: three photographs and one rendered metal plate."""
+"""The five surfaces of the demo images, clean: two photographs, and a cloth, a tile and a metal plate rendered here.
+
+Each function gives another view at each call: (SIZE, SIZE, 3) float32 in [0, 1].
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 import numpy as np
 from PIL import Image
-from scipy.ndimage import gaussian_filter1d, uniform_filter1d
+from scipy.ndimage import gaussian_filter, gaussian_filter1d, map_coordinates, uniform_filter1d
 
 SIZE = 518  # 37 patches of 14 pixels
 
 
-@dataclass(frozen=True, eq=False)
-class Surface:
-    """A clean view of a product.
-
-    Attributes:
-        pixels: (SIZE, SIZE, 3) float32 in [0, 1].
-        landmarks: Named places of the product, (x, y) in pixels of this view.
-    """
-
-    pixels: np.ndarray
-    landmarks: dict[str, tuple[float, float]]
+def brick(rng: np.random.Generator) -> np.ndarray:
+    """A brick wall, seen from the front."""
+    return _view(_brick_wall(), rng, share=(0.74, 0.9))
 
 
-# Places on the photograph of the cup, in pixels of the stored file.
-_CUP_LANDMARKS = {"rim": (206.0, 192.0), "saucer_left": (82.0, 172.0), "saucer_right": (398.0, 206.0)}
-
-
-def brick(rng: np.random.Generator) -> Surface:
-    """Brick paving, seen under a slight angle."""
-    grey = _photo("brick.jpg")[..., 0]
-    # The photograph is grey; clay and mortar differ enough in brightness to get their colours back.
-    levels = np.array([0.0, 0.26, 0.40, 0.52, 0.68, 1.0])
-    colours = np.array(
-        [[8, 5, 5], [84, 46, 37], [142, 80, 62], [150, 122, 104], [186, 176, 162], [244, 240, 232]], np.float32
-    )
-    coloured = np.stack([np.interp(grey, levels, colours[:, c] / 255) for c in range(3)], axis=-1)
-    return _view(coloured.astype(np.float32), rng, share=(0.74, 0.9), mirror=True)
-
-
-def gravel(rng: np.random.Generator) -> Surface:
+def gravel(rng: np.random.Generator) -> np.ndarray:
     """Crushed stone, seen from above."""
     tinted = _photo("gravel.jpg") * np.array([1.02, 1.0, 0.965], np.float32)
-    return _view(tinted, rng, share=(0.68, 0.82), mirror=True)
+    return _view(tinted, rng, share=(0.68, 0.82))
 
 
-def cup(rng: np.random.Generator) -> Surface:
-    """An espresso cup on its saucer."""
-    return _view(_photo("cup.jpg"), rng, share=(0.94, 0.99), mirror=True, landmarks=_CUP_LANDMARKS)
+def fabric(rng: np.random.Generator) -> np.ndarray:
+    """Grey twill: each yarn passes over two and under two, one step further than its neighbour."""
+    fine, pitch = 2 * SIZE, 15.0  # rendered at twice the size, for smooth yarn edges
+    y, x = np.mgrid[:fine, :fine].astype(np.float32)
+    # The cloth does not lie quite straight, and no two yarns are equally thick.
+    x, y = x + 5 * _smooth_noise(rng, fine, 160), y + 5 * _smooth_noise(rng, fine, 160)
+    yarns = int(fine / pitch) + 8
+    places = [np.cumsum(pitch * (1 + 0.07 * rng.standard_normal(yarns))) - 4 * pitch for _ in range(2)]
+    u, v = (np.interp(axis, at, np.arange(yarns)).astype(np.float32) for axis, at in zip((x, y), places, strict=True))
+    i, j = np.floor(u), np.floor(v)
+    warp = _yarn(u - i) + 0.55 * np.cos(np.pi / 2 * (i + 0.5 - v))
+    weft = _yarn(v - j) - 0.55 * np.cos(np.pi / 2 * (u - j - 0.5))
+    over = 1 / (1 + np.exp(-9 * (warp - weft)))
+    height = gaussian_filter(np.maximum(warp, weft), 1.2)
+    down, right = np.gradient(height)
+    light = 0.78 + 0.20 * height + 1.1 * (down + right)
+    fibres = [gaussian_filter(rng.standard_normal((fine, fine), np.float32), s) for s in ((7, 0.9), (0.9, 7))]
+    shades = [1 + 0.045 * rng.standard_normal(yarns).astype(np.float32) for _ in range(2)]
+    tones = [
+        shade[index.astype(int)] * (1 + 0.07 * fibre / fibre.std())
+        for shade, index, fibre in zip(shades, (i, j), fibres, strict=True)
+    ]
+    warp_colour, weft_colour = np.array([0.40, 0.43, 0.46], np.float32), np.array([0.51, 0.53, 0.545], np.float32)
+    cloth = (over * tones[0])[..., None] * warp_colour + ((1 - over) * tones[1])[..., None] * weft_colour
+    cloth = cloth * np.clip(light, 0.2, 1.6)[..., None]
+    return _lit(cloth.reshape(SIZE, 2, SIZE, 2, 3).mean(axis=(1, 3)), rng, strength=0.16)
 
 
-def metal(rng: np.random.Generator) -> Surface:
-    """A brushed steel plate with two drilled holes."""
+def ceramic(rng: np.random.Generator) -> np.ndarray:
+    """A tile with a matt, finely speckled glaze that fills the frame."""
+    # The glaze is a little wavy, and grains of pigment lie in it at different depths.
+    down, right = np.gradient(_smooth_noise(rng, SIZE, 3) + 3 * _smooth_noise(rng, SIZE, 11))
+    uneven = 0.006 * _smooth_noise(rng, SIZE, 1) + 0.008 * _smooth_noise(rng, SIZE, 40)
+    tile = (1 + 0.011 * (down + right) + uneven)[..., None] * np.array([0.835, 0.815, 0.765], np.float32)
+    for grain, share, depth in ((0.6, 0.004, 0.35), (0.9, 0.0012, 0.9)):
+        grains = gaussian_filter((rng.random((SIZE, SIZE)) < share) * rng.uniform(0.4, 1, (SIZE, SIZE)), grain)
+        tile = tile * (1 - np.clip(depth * grains, 0, 0.3)[..., None] * np.array([0.8, 0.95, 1.1], np.float32))
+    return _lit(tile, rng, strength=0.13)
+
+
+def metal(rng: np.random.Generator) -> np.ndarray:
+    """A plain plate of brushed steel."""
     lines = np.zeros((SIZE, SIZE), np.float32)
     # Brushing leaves grooves of several lengths and widths; each layer is noise smeared along the stroke.
     for along, across, strength in ((220, 0.45, 0.5), (70, 0.7, 0.3), (400, 2.2, 0.4), (15, 0.4, 0.22)):
@@ -67,31 +80,7 @@ def metal(rng: np.random.Generator) -> Surface:
     base = 0.40 + 0.20 * band - 0.06 * y
     grey = base * (1 + 0.062 * lines)
     pixels = grey[..., None] * np.array([0.985, 1.0, 1.03], np.float32)
-    shift = rng.uniform(-12, 12, 2)
-    landmarks = {}
-    for number, (hole_x, hole_y) in enumerate(((112.0, 120.0), (406.0, 398.0))):
-        centre = (hole_x + float(shift[0]), hole_y + float(shift[1]))
-        _drill(pixels, centre, 31.0)
-        landmarks[f"hole_{number}"] = centre
-    return Surface(np.clip(pixels, 0, 1).astype(np.float32), landmarks)
-
-
-def _drill(pixels: np.ndarray, centre: tuple[float, float], radius: float) -> None:
-    """Puts a countersunk hole into `pixels`: dark inside, with a turned bevel that catches the light."""
-    left, top = int(centre[0] - radius - 6), int(centre[1] - radius - 6)
-    side = int(2 * radius + 13)
-    window = pixels[top : top + side, left : left + side]
-    y, x = np.mgrid[:side, :side].astype(np.float32)
-    dx, dy = x + left - centre[0], y + top - centre[1]
-    r = np.hypot(dx, dy)
-    angle = np.arctan2(dy, dx)
-    bevel = 0.47 + 0.25 * np.cos(2 * (angle - 0.7)) - 0.13 * np.cos(angle + 2.2) + 0.03 * np.sin(r * 2.4)
-    inside = 0.055 + 0.07 * np.clip((dx + dy) / (1.4 * radius) + 0.1, 0, 1)
-    for colour, edge in ((bevel, radius), (inside, 0.66 * radius)):
-        cover = np.clip(edge - r + 0.5, 0, 1)[..., None]
-        window[:] = window * (1 - cover) + colour[..., None] * np.array([0.98, 1.0, 1.03], np.float32) * cover
-    rim = 0.5 * np.exp(-(((r - radius) / 1.1) ** 2))
-    window *= 1 - rim[..., None]
+    return np.clip(pixels, 0, 1).astype(np.float32)
 
 
 @cache
@@ -101,20 +90,32 @@ def _photo(name: str) -> np.ndarray:
         return np.asarray(Image.open(file).convert("RGB"), np.float32) / 255
 
 
-def _view(
-    photo: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    share: tuple[float, float],
-    mirror: bool,
-    landmarks: dict[str, tuple[float, float]] | None = None,
-) -> Surface:
+@cache
+def _brick_wall() -> np.ndarray:
+    """The photograph of bricks, upright, straightened and coloured."""
+    grey = _photo("brick.jpg")[..., 0]
+    # It shows courses that run away from the viewer. A course's width on the photograph falls with its distance, and
+    # so tells the row; left and right follow the joints between courses.
+    side = grey.shape[0]
+    v, u = np.mgrid[:side, :side] / (side - 1)
+    far, near = 357.5, 500.0
+    row = (1 / ((1 - v) / far + v / near) - far) / (near - far)
+    left, right = 70 - 60 * row, 427.5 + 82.5 * row
+    grey = map_coordinates(grey, [row * (side - 1), left + u * (right - left)], order=3, mode="nearest").T
+    # The photograph is grey; clay and mortar differ enough in brightness to get their colours back.
+    levels = np.array([0.0, 0.26, 0.40, 0.52, 0.68, 1.0])
+    colours = np.array(
+        [[8, 5, 5], [84, 46, 37], [142, 80, 62], [150, 122, 104], [186, 176, 162], [244, 240, 232]], np.float32
+    )
+    return np.stack([np.interp(grey, levels, colours[:, c] / 255) for c in range(3)], axis=-1).astype(np.float32)
+
+
+def _view(photo: np.ndarray, rng: np.random.Generator, *, share: tuple[float, float]) -> np.ndarray:
     """Another photograph of the same thing: a random crop of `share` of each side, mirrored or not, in other light."""
     height, width = photo.shape[:2]
     part = rng.uniform(*share)
     crop_h, crop_w = part * height, part * width
     top, left = rng.uniform(0, height - crop_h), rng.uniform(0, width - crop_w)
-    flip = mirror and bool(rng.integers(2))
     channels = [
         np.asarray(
             Image.fromarray(np.ascontiguousarray(photo[..., c])).resize(
@@ -124,12 +125,29 @@ def _view(
         for c in range(3)
     ]
     pixels = np.stack(channels, axis=-1)
-    pixels = pixels[:, ::-1] if flip else pixels
-    slope = rng.uniform(-0.05, 0.05, 2)
+    return _lit(pixels[:, ::-1] if rng.integers(2) else pixels, rng, strength=0.05)
+
+
+def _lit(pixels: np.ndarray, rng: np.random.Generator, *, strength: float) -> np.ndarray:
+    """The pixels in a light that falls off by up to `strength` across the image, brighter or darker as a whole."""
+    slope = rng.uniform(-strength, strength, 2)
     y, x = np.mgrid[:SIZE, :SIZE].astype(np.float32) / SIZE - 0.5
-    light = rng.uniform(0.95, 1.06) * (1 + slope[0] * x + slope[1] * y)
-    places = {}
-    for name, (place_x, place_y) in (landmarks or {}).items():
-        column = (place_x - left) / crop_w * SIZE
-        places[name] = (SIZE - 1 - column if flip else column, (place_y - top) / crop_h * SIZE)
-    return Surface(np.clip(pixels * light[..., None], 0, 1).astype(np.float32), places)
+    light = rng.uniform(0.95, 1.06) * (1 + slope[0] * x + slope[1] * y - strength * (x * x + y * y))
+    return np.clip(pixels * light[..., None], 0, 1).astype(np.float32)
+
+
+def _yarn(across: np.ndarray) -> np.ndarray:
+    """Height of a round yarn at a place across it, from 0 to 1."""
+    return np.sqrt(np.clip(1 - (2 * across - 1) ** 2, 0, 1))
+
+
+def _smooth_noise(rng: np.random.Generator, side: int, grain: float) -> np.ndarray:
+    """(side, side) noise of standard deviation 1 whose lumps are about `grain` pixels wide."""
+    # Lumps far wider than a pixel are drawn on a coarser grid.
+    step = max(1, int(grain / 4))
+    coarse = -(-side // step) + 1
+    field = gaussian_filter(rng.standard_normal((coarse, coarse), np.float32), grain / step, mode="wrap", truncate=3)
+    if step > 1:
+        field = np.asarray(Image.fromarray(field).resize((coarse * step, coarse * step), Image.Resampling.BICUBIC))
+    field = field[:side, :side]
+    return (field - field.mean()) / field.std()
