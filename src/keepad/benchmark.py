@@ -1,0 +1,560 @@
+"""Timing against dense in one run: forward passes of all operating points take turns, so that noise hits all of them.
+
+A pass starts from pixels on the device and ends with maps and scores; reading and resizing images is outside. For each
+repeat every batch of images goes through every operating point, in an order that rotates, and the repeat's time is the
+mean over its images. Medians over the repeats are compared.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import gc
+import json
+import os
+import platform
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from rich.table import Table
+from torch import Tensor
+
+from keepad.backbone import DEFAULT_BACKBONE, spec_of
+from keepad.backbone.weights import Say, say_on_stderr
+from keepad.checkpoint import bundled_checkpoints, read_info
+from keepad.errors import KeepADError
+from keepad.flops import count_flops
+from keepad.images import find_images, read_image, to_input
+from keepad.loading import choose_device, load, untrained
+from keepad.model import KeepAD, Outcome, Stages
+from keepad.presets import OperatingPoint, operating_point
+
+ENGINES = ("torch",)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+STAGES = ("embed", "before", "routing", "between", "after", "recovery", "scoring")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is timed, and how; refused at once where something in it does not exist.
+
+    Attributes:
+        backbones: Names of backbones.
+        points: Names of operating points; dense is always timed, because ratios need it.
+        batches: Images that share one pass.
+        threads: Numbers of CPU threads, or None for torch's own choice.
+        dtypes: "float32", "bfloat16".
+        engine: What runs the network.
+        warmup: Passes of each operating point before anything is timed.
+        repeats: Timed repeats.
+        images: Different images in each repeat, at most; a batch that they do not fill is filled from their beginning.
+        device: Where to run; a GPU if there is one, else the CPU.
+    """
+
+    backbones: tuple[str, ...] = (DEFAULT_BACKBONE,)
+    points: tuple[str, ...] = ("dense", "prune30", "prune50", "prune70")
+    batches: tuple[int, ...] = (1,)
+    threads: tuple[int, ...] | None = None
+    dtypes: tuple[str, ...] = ("float32",)
+    engine: str = "torch"
+    warmup: int = 20
+    repeats: int = 5
+    images: int = 8
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise KeepADError(f"there is no engine called {self.engine!r}; choose one of {', '.join(ENGINES)}.")
+        for dtype in self.dtypes:
+            if dtype not in DTYPES:
+                raise KeepADError(f"{dtype!r} cannot be timed; choose one of {', '.join(DTYPES)}.")
+        for name in self.points:
+            operating_point(name)
+        for name in self.backbones:
+            spec_of(name)
+        if not (self.backbones and self.batches and self.dtypes and self.threads != ()):
+            raise KeepADError("backbones, batch sizes, threads and dtypes must each name at least one.")
+        least = min(*self.batches, *(self.threads or (1,)), self.repeats, self.images)
+        if least < 1 or self.warmup < 0:
+            raise KeepADError("batch sizes, threads, repeats and images must be at least 1, and warm-ups at least 0.")
+
+    def operating_points(self) -> list[OperatingPoint]:
+        """Dense first, then the others as they were asked for, each one once."""
+        return [operating_point(name) for name in dict.fromkeys(("dense", *self.points))]
+
+    def passes(self, images: int) -> int:
+        """Forward passes of the whole plan with that many different images in a repeat."""
+        variants = len(self.backbones) * len(self.dtypes) * len(self.threads or (0,)) * len(self.operating_points())
+        return variants * sum(self.warmup + self.repeats * -(-images // batch) + 1 for batch in self.batches)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The images that are timed: adaptive budgets depend on content, so they are never noise.
+
+    Attributes:
+        source: Name of their folder, or "demo".
+        names: One for each, relative to the folder.
+        images: RGB images of any size.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    images: tuple[Image.Image, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured of one operating point in one setting; times are per image.
+
+    Attributes:
+        backbone: Name of the backbone.
+        weights: "pretrained", or "random" where no checkpoint comes with the package.
+        engine: What ran the network.
+        dtype: Precision of weights and features.
+        batch: Images that shared one pass.
+        threads: CPU threads.
+        point: Operating point.
+        median_ms: Median over the repeats.
+        iqr_ms: Range of the middle half of the repeats.
+        ratio_to_dense: Dense median over this median; above 1 is faster than dense.
+        ratio_per_round: Median of the same ratio taken within each repeat.
+        flops: Mean over the images, counted from the tokens that ran.
+        flops_ratio: Dense FLOPs over these.
+        realised: Share of the counted saving that became time, ratio_to_dense / flops_ratio.
+        peak_memory_mb: Most memory a pass held besides weights and input, or None where that cannot be measured.
+        stages: Milliseconds of each stage.
+        keep_shallow: Mean share of patches alive after the shallow router.
+        keep: Mean share alive after the deep router.
+    """
+
+    backbone: str
+    weights: str
+    engine: str
+    dtype: str
+    batch: int
+    threads: int
+    point: str
+    median_ms: float
+    iqr_ms: float
+    ratio_to_dense: float
+    ratio_per_round: float
+    flops: float
+    flops_ratio: float
+    realised: float
+    peak_memory_mb: float | None
+    stages: dict[str, float]
+    keep_shallow: float
+    keep: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One timed pass: which repeat it belongs to, and which batch goes through which operating point."""
+
+    repeat: int
+    batch: int
+    point: int
+
+
+def schedule(points: int, repeats: int, batches: int) -> list[Turn]:
+    """The order of all timed passes: points take turns on each batch, and who begins moves on by one every time."""
+    return [
+        Turn(repeat, batch, (repeat * batches + batch + place) % points)
+        for repeat in range(repeats)
+        for batch in range(batches)
+        for place in range(points)
+    ]
+
+
+def pictures(folder: str | Path | None = None, count: int = 8) -> Pictures:
+    """Up to `count` images, spread evenly over those below `folder`, or over the package's demo images."""
+    if folder is None:
+        from keepad.demo import demo_images  # painting them takes seconds, which nothing else here needs
+
+        demos = _spread(demo_images(), count)
+        return Pictures("demo", tuple(demo.name for demo in demos), tuple(demo.image for demo in demos))
+    root = Path(folder)
+    if not root.is_dir():
+        raise KeepADError(f"'{folder}' is no folder; give one that holds images.")
+    paths = _spread(find_images([root]), count)
+    names = tuple(path.relative_to(root).as_posix() for path in paths)
+    return Pictures(Path(os.path.abspath(root)).name, names, tuple(read_image(path) for path in paths))
+
+
+def _spread(items: Sequence[Any], count: int) -> list[Any]:
+    count = min(count, len(items))
+    return [items[i * len(items) // count] for i in range(count)]
+
+
+def run(
+    plan: Plan, images: Pictures, *, say: Say = say_on_stderr, advance: Callable[[], None] = lambda: None
+) -> Iterator[list[Record]]:
+    """Records of all operating points, one setting after the other.
+
+    Args:
+        plan: What to time.
+        images: What to time it on.
+        say: Called with one line where weights are found or random ones take their place.
+        advance: Called after every forward pass.
+    """
+    device = choose_device(plan.device)
+    for dtype in plan.dtypes:
+        _require_dtype(dtype, device)
+    for name in plan.backbones:
+        model, weights = _detector(name, device, say)
+        yield from run_model(model, plan, images, weights=weights, advance=advance)
+
+
+def _detector(name: str, device: torch.device, say: Say) -> tuple[KeepAD, str]:
+    """The detector of a backbone, and whether its weights are "pretrained" or "random"."""
+    if any(read_info(path).backbone == name for path in bundled_checkpoints().values()):
+        return load(name, device=device, say=say), "pretrained"
+    say(f"{name}: no checkpoint comes with the package; random weights are timed, and budgets may differ")
+    return untrained(name).to(device), "random"
+
+
+def run_model(
+    model: KeepAD, plan: Plan, images: Pictures, *, weights: str, advance: Callable[[], None] = lambda: None
+) -> Iterator[list[Record]]:
+    """Records of one detector, for each dtype, number of threads and batch size of the plan."""
+    points = plan.operating_points()
+    for dtype in plan.dtypes:
+        _require_dtype(dtype, model.device)
+        cast = model if DTYPES[dtype] == model.head.patch.dtype else copy.deepcopy(model).to(DTYPES[dtype])
+        for threads in plan.threads or (torch.get_num_threads(),):
+            for batch in plan.batches:
+                with _using_threads(threads):
+                    inputs = _batches(cast, images.images, batch)
+                    timings = measure(cast, points, inputs, plan.warmup, plan.repeats, advance)
+                setting = {
+                    "weights": weights,
+                    "engine": plan.engine,
+                    "dtype": dtype,
+                    "batch": batch,
+                    "threads": threads,
+                }
+                yield [_record(model.backbone.name, timing, timings[0], setting) for timing in timings]
+
+
+def _require_dtype(dtype: str, device: torch.device) -> None:
+    if dtype == "bfloat16" and not _has_bfloat16(device):
+        raise KeepADError(
+            f"this {device.type} has no instructions for bfloat16, so its time would mean nothing; use float32."
+        )
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether the device computes in bfloat16; torch emulates it on every CPU, which is no measure of anything."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return device.type == "cpu" and asked is not None and bool(asked())
+
+
+@contextmanager
+def _using_threads(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _batches(model: KeepAD, images: Sequence[Image.Image], batch: int) -> list[Tensor]:
+    """(batch, 3, H, W) inputs in the model's precision; the last one is filled from the beginning."""
+    pixels = np.stack([to_input(image, model.image_size) for image in images])
+    ready = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(model.device, model.head.patch.dtype) / 255
+    take = torch.arange(-(-len(images) // batch) * batch, device=model.device) % len(images)
+    return list(ready[take].contiguous().split(batch))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Measurements of one operating point.
+
+    Attributes:
+        point: The operating point.
+        ms: (repeats,) milliseconds an image.
+        stages: (repeats, stages) the same by stage.
+        flops: Mean over the images.
+        keep_shallow: Mean share of patches after the shallow router.
+        keep: Mean share after the deep router.
+        peak_memory_mb: Most memory that a pass held, or None.
+    """
+
+    point: OperatingPoint
+    ms: np.ndarray
+    stages: np.ndarray
+    flops: float
+    keep_shallow: float
+    keep: float
+    peak_memory_mb: float | None
+
+
+@torch.inference_mode()
+def measure(
+    model: KeepAD,
+    points: Sequence[OperatingPoint],
+    batches: Sequence[Tensor],
+    warmup: int,
+    repeats: int,
+    advance: Callable[[], None] = lambda: None,
+) -> list[Timing]:
+    """Timings of the points, in their order, from passes that take turns; batches: (B, 3, H, W) each, all alike."""
+    for turn in schedule(len(points), warmup, 1):
+        _timed_pass(model, batches[turn.repeat % len(batches)], points[turn.point])
+        advance()
+    seconds = np.zeros((len(points), repeats))
+    stages = np.zeros((len(points), repeats, len(STAGES)))
+    spent: list[list[tuple[int, float, float]]] = [[] for _ in points]
+    with _without_garbage_collection():
+        for turn in schedule(len(points), repeats, len(batches)):
+            point = points[turn.point]
+            taken, marks, outcomes = _timed_pass(model, batches[turn.batch], point)
+            seconds[turn.point, turn.repeat] += taken
+            stages[turn.point, turn.repeat] += [marks.seconds.get(stage, 0.0) for stage in STAGES]
+            if turn.repeat == 0:  # later repeats prune the same images alike
+                spent[turn.point] += [_tokens_spent(model, outcome, point) for outcome in outcomes]
+            advance()
+    to_ms = 1e3 / sum(len(batch) for batch in batches)
+    timings = []
+    for i, point in enumerate(points):
+        flops, keep_shallow, keep = (float(value) for value in np.mean(spent[i], axis=0))
+        peak = _peak_memory(model, batches[0], point)
+        advance()
+        timings.append(Timing(point, seconds[i] * to_ms, stages[i] * to_ms, flops, keep_shallow, keep, peak))
+    return timings
+
+
+def _timed_pass(model: KeepAD, batch: Tensor, point: OperatingPoint) -> tuple[float, Stages, list[Outcome]]:
+    """Seconds of one pass, the same by stage, and what came of it."""
+    on_gpu = batch.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize(batch.device)
+    stages = Stages(synchronise=on_gpu)
+    start = time.perf_counter()
+    outcomes = model.finish(model.prefix(batch, stages), point, model.image_size, stages)
+    return time.perf_counter() - start, stages, outcomes
+
+
+def _tokens_spent(model: KeepAD, outcome: Outcome, point: OperatingPoint) -> tuple[int, float, float]:
+    patches = outcome.patch_map.numel()
+    kept_shallow, kept = len(outcome.survivors_shallow) / patches, len(outcome.survivors) / patches
+    return count_flops(model, outcome, point).total, kept_shallow, kept
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """A collection in the middle of a pass would be booked to whatever point is running."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _peak_memory(model: KeepAD, batch: Tensor, point: OperatingPoint) -> float | None:
+    """Megabytes that one pass held at its peak beyond what was there before it, or None where no one keeps count.
+
+    A GPU's allocator counts for itself. On Linux the kernel does: it keeps the highest resident size of a process and
+    lets the process reset it, so nothing falls between two samples. Freed memory is given back first, since a pass that
+    only fills old holes would seem to need nothing. Other systems have a highest size that cannot be reset: None.
+    """
+    if batch.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(batch.device)
+        before = torch.cuda.memory_allocated(batch.device)
+        _timed_pass(model, batch, point)
+        return (torch.cuda.max_memory_allocated(batch.device) - before) / 1e6
+    if batch.device.type != "cpu":
+        return None
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        resident = _status("VmRSS")
+        _timed_pass(model, batch, point)
+        return max(0, _status("VmHWM") - resident) * 1024 / 1e6
+    except (OSError, AttributeError, TypeError):  # no /proc, not allowed to reset, or another C library
+        return None
+
+
+def _status(field: str) -> int:
+    """Kilobytes in a field of the process's status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def _record(backbone: str, timing: Timing, dense: Timing, setting: dict[str, Any]) -> Record:
+    median, dense_median = float(np.median(timing.ms)), float(np.median(dense.ms))
+    ratio, flops_ratio = dense_median / median, dense.flops / timing.flops
+    quarter, three_quarters = np.percentile(timing.ms, (25, 75))
+    return Record(
+        backbone=backbone,
+        point=timing.point.name,
+        median_ms=median,
+        iqr_ms=float(three_quarters - quarter),
+        ratio_to_dense=ratio,
+        ratio_per_round=float(np.median(dense.ms / timing.ms)),
+        flops=timing.flops,
+        flops_ratio=flops_ratio,
+        realised=ratio / flops_ratio,
+        peak_memory_mb=timing.peak_memory_mb,
+        stages=dict(zip(STAGES, (float(ms) for ms in np.median(timing.stages, axis=0)), strict=True)),
+        keep_shallow=timing.keep_shallow,
+        keep=timing.keep,
+        **setting,
+    )
+
+
+# -- what is shown and written -----------------------------------------------------------------------------------------
+
+
+def settings_of(plan: Plan, images: Pictures, command: Sequence[str]) -> dict[str, Any]:
+    """What has to be known beside the records to read them: machine, images, protocol, command."""
+    device = choose_device(plan.device)
+    return {
+        "machine": {
+            "cpu": _cpu_name(),
+            "cores": os.cpu_count(),
+            "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "python": platform.python_version(),
+            "system": platform.system(),
+        },
+        "images": {"source": images.source, "per_repeat": len(images.names), "names": list(images.names)},
+        "warmup": plan.warmup,
+        "repeats": plan.repeats,
+        "command": command_text(command),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def command_text(command: Sequence[str]) -> str:
+    """A command as one types it, with absolute paths cut down to their last part: they say nothing elsewhere."""
+
+    def short(word: str) -> str:
+        option, equals, value = word.rpartition("=")
+        return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
+
+    return shlex.join(short(word) for word in command)
+
+
+_COLUMNS = (
+    "backbone",
+    "batch",
+    "threads",
+    "dtype",
+    "point",
+    "ms",
+    "IQR",
+    "x dense",
+    "x FLOPs",
+    "realised",
+    "peak MB",
+    "keep",
+)
+
+
+def _setting_cells(record: Record) -> list[str]:
+    name = record.backbone if record.weights == "pretrained" else f"{record.backbone} ({record.weights})"
+    return [name, str(record.batch), str(record.threads), record.dtype, record.point]
+
+
+def _cells(record: Record) -> list[str]:
+    return [
+        *_setting_cells(record),
+        f"{record.median_ms:.1f}",
+        f"{record.iqr_ms:.1f}",
+        f"{record.ratio_to_dense:.2f}",
+        f"{record.flops_ratio:.2f}",
+        f"{record.realised:.0%}",
+        "-" if record.peak_memory_mb is None else f"{record.peak_memory_mb:.0f}",
+        f"{record.keep_shallow:.0%} / {record.keep:.0%}",
+    ]
+
+
+def _stage_cells(record: Record) -> list[str]:
+    return [*_setting_cells(record), *(f"{record.stages[stage]:.2f}" for stage in STAGES)]
+
+
+def tables(records: Iterable[Record]) -> tuple[Table, Table]:
+    """Two tables for a terminal: times against dense, and the time of each stage."""
+    records = list(records)
+    times = Table(title="Milliseconds an image, against dense in the same run", title_justify="left")
+    stages = Table(title="Milliseconds an image by stage", title_justify="left")
+    for table, columns, cells in ((times, _COLUMNS, _cells), (stages, (*_COLUMNS[:5], *STAGES), _stage_cells)):
+        for column in columns:
+            words = column in ("backbone", "dtype", "point")
+            table.add_column(column, justify="left" if words else "right", overflow="fold" if words else "ellipsis")
+        for record in records:
+            table.add_row(*cells(record), end_section=record is _last_of_setting(records, record))
+    return times, stages
+
+
+def _last_of_setting(records: Sequence[Record], one: Record) -> Record:
+    return [record for record in records if _setting_cells(record)[:4] == _setting_cells(one)[:4]][-1]
+
+
+def to_markdown(records: Sequence[Record], settings: dict[str, Any]) -> str:
+    """The same two tables as a page whose first line is the command that made it."""
+    machine, images = settings["machine"], settings["images"]
+    where = machine["cpu"] if machine["device"] == "cpu" else machine["device"]
+    paragraphs = [
+        f"Made by `{settings['command']}`.",
+        f"{where}, {machine['cores']} cores, torch {machine['torch']}; {settings['warmup']} warm-ups, "
+        f"{settings['repeats']} repeats of {images['per_repeat']} images ({images['source']}); medians, all points "
+        "interleaved in one process. x dense and x FLOPs say how many times faster and cheaper than dense; realised is "
+        "their quotient; peak MB is what a pass holds besides weights and input; keep is after each router.",
+        _markdown_table(_COLUMNS, [_cells(record) for record in records]),
+        "Milliseconds an image by stage:",
+        _markdown_table((*_COLUMNS[:5], *STAGES), [_stage_cells(record) for record in records]),
+    ]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def write_report(path: str | Path, records: Sequence[Record], settings: dict[str, Any]) -> Path:
+    """Path of the Markdown page that is written beside the JSON file `path`; neither is ever half a file."""
+    path = Path(path)
+    content = {"settings": settings, "records": [asdict(record) for record in records]}
+    _write(path, json.dumps(content, indent=2) + "\n")
+    page = path.with_suffix(".md")
+    _write(page, to_markdown(records, settings))
+    return page
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise KeepADError(f"{path} could not be written: {error.strerror}; choose another place.") from error
