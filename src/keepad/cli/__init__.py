@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from keepad.cli import data, demo, models, predict
+from keepad.cli import benchmark, data, demo, evaluate, models, predict
 from keepad.cli.console import stderr
 from keepad.errors import KeepADError
 from keepad.version import __version__
@@ -21,6 +21,8 @@ app = typer.Typer(
 app.command("predict")(predict.predict)
 app.command("demo")(demo.demo)
 app.command("models")(models.models)
+app.command("evaluate")(evaluate.evaluate)
+app.command("benchmark")(benchmark.benchmark)
 app.add_typer(data.app, name="data")
 
 

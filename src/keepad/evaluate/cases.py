@@ -1,0 +1,136 @@
+"""cases.html: the best and worst images of each suite, with their maps and survivors, in one file."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from html import escape
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+
+from keepad.data import Dataset, Sample, load_mask
+from keepad.errors import KeepADError
+from keepad.evaluate.results import Results
+from keepad.evaluate.state import Row, key_of, write_whole
+from keepad.model import KeepAD
+from keepad.presets import OperatingPoint, operating_point
+
+_A_KIND = 3  # images shown of each kind
+_WIDTH, _MASK_WIDTH, _QUALITY = 1100, 340, 82
+
+_CSS = """
+body{margin:0 auto;max-width:1520px;padding:28px 24px 60px;background:#f5f6f8;color:#171b22;
+font:15px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+h1{font-size:28px;letter-spacing:-.02em;margin:0 0 10px}h2{margin:44px 0 0;font-size:21px}
+h3{margin:22px 0 8px;font-size:15px}p{color:#667080;margin:0 0 10px;max-width:90ch}
+.warn{color:#8a1f1f;background:#fdecea;border-radius:8px;padding:10px 14px}
+figure{display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start;margin:0 0 14px;padding:12px;background:#fff;
+border:1px solid #e2e5ea;border-radius:12px}
+figcaption{flex-basis:100%;font-size:13px;color:#667080;overflow-wrap:anywhere}
+figcaption b{color:#171b22;font-weight:600}
+img{display:block;max-width:100%;height:auto}
+"""
+
+
+def write_cases(
+    model: KeepAD,
+    dataset: Dataset,
+    results: Results,
+    point: str | OperatingPoint | None = None,
+) -> Path:
+    """The page, written beside the results; the few images that it shows go through the model once more.
+
+    Args:
+        model: The detector that was evaluated.
+        dataset: The data set that was evaluated.
+        results: What `evaluate` gave for them.
+        point: Operating point to show, one of those evaluated; None takes the last one that prunes.
+    """
+    chosen = operating_point(point or _last_pruned(results))
+    samples = {key_of(sample.image, sample): sample for sample in dataset.samples}
+    before, model.point = model.point, chosen
+    try:
+        page = "".join(_page(model, samples, results, chosen.name))
+    finally:
+        model.point = before
+    path = results.out / "cases.html"
+    try:
+        write_whole(path, page.encode())
+    except OSError as error:
+        raise KeepADError(
+            f"{path} cannot be written: {error.strerror or error}; make room or choose another folder."
+        ) from error
+    return path
+
+
+def _last_pruned(results: Results) -> str:
+    points = results.content["settings"]["points"]
+    pruned = [name for name, settings in points.items() if settings["shallow"] or settings["deep"]]
+    return (pruned or list(points))[-1]
+
+
+def _page(model: KeepAD, samples: dict[str, Sample], results: Results, point: str) -> Iterator[str]:
+    settings = results.content["settings"]
+    yield (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Cases at {escape(point)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_CSS}</style></head><body>\n'
+        f"<h1>Best and worst cases at {escape(point)}</h1>\n"
+        f'<p class="warn">This page shows images of the data set, under its own licence. '
+        "It must not be redistributed.</p>\n"
+        f"<p>Made by <code>{escape(settings['command'])}</code> with {escape(settings['model'])} on "
+        f"{escape(settings['backbone'])}. Beside each picture is the mask of the defect, where there is one.</p>\n"
+    )
+    for suite in results.averages["suites"]:
+        rows = [row for row in results.images if row["suite"] == suite]
+        yield f"<h2>{escape(suite)}</h2>\n"
+        for title, chosen in _kinds(rows, point):
+            yield f"<h3>{title}</h3>\n"
+            for row in chosen:
+                yield _figure(model, samples[row["key"]], row, point)
+    yield "</body></html>\n"
+
+
+def _kinds(rows: list[Row], point: str) -> Iterator[tuple[str, list[Row]]]:
+    """What to show of a suite: a heading and its images, for each kind that occurs."""
+
+    def score(row: Row) -> float:
+        return row["points"][point]["score"]
+
+    anomalous = sorted((row for row in rows if row["label"] == 1), key=score)
+    normal = sorted((row for row in rows if row["label"] == 0), key=score)
+    vanished = [row for row in anomalous if row["defect_tokens"] and row["points"][point]["defect"] == 0]
+    kinds: tuple[tuple[str, Callable[[], list[Row]]], ...] = (
+        ("Anomalous, highest scores", lambda: anomalous[::-1][:_A_KIND]),
+        ("Anomalous, lowest scores", lambda: anomalous[:_A_KIND]),
+        ("Normal, highest scores", lambda: normal[::-1][:_A_KIND]),
+        (f"Defect vanished completely ({len(vanished)} of {len(anomalous)})", lambda: vanished[:_A_KIND]),
+    )
+    for title, choose in kinds:
+        chosen = choose()
+        if chosen:
+            yield title, chosen
+
+
+def _figure(model: KeepAD, sample: Sample, row: Row, point: str) -> str:
+    values = row["points"][point]
+    caption = f"<b>{escape(row['key'])}</b> · {escape(sample.defect)} · score {values['score']:.3f}"
+    if row["defect_tokens"] is not None:
+        caption += f" · {values['defect']} of {row['defect_tokens']} defect tokens left"
+    picture = model(sample.image).plot()
+    pictures = _embedded(picture, _WIDTH, "image, anomaly map and surviving tokens")
+    if row["defect_tokens"] is not None:
+        mask = Image.fromarray(load_mask(sample, model.image_size)).convert("L")
+        pictures += _embedded(mask, _MASK_WIDTH, "mask of the defect")
+    return f"<figure><figcaption>{caption}</figcaption>{pictures}</figure>\n"
+
+
+def _embedded(picture: Image.Image, width: int, words: str) -> str:
+    if picture.width > width:
+        picture = picture.resize((width, round(picture.height * width / picture.width)), Image.Resampling.LANCZOS)
+    buffer = BytesIO()
+    picture.save(buffer, "JPEG", quality=_QUALITY)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    size = f'width="{picture.width}" height="{picture.height}"'
+    return f'<img src="data:image/jpeg;base64,{data}" {size} alt="{words}" loading="lazy">'

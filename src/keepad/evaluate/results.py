@@ -1,0 +1,219 @@
+"""Results: the numbers of an evaluation, from its finished images to averages over classes and suites.
+
+`results.json` holds, all metrics in percent and null where a metric does not exist:
+
+- settings: what was run, on what, by which command, and how long an image took.
+- averages: `suites` (suite -> point -> mean over classes), `overall` (point -> mean over suites) and, where the
+  checkpoint has seen some suites in training, `unseen` (the same without these); each with `delta` to dense.
+- survival: the same without the means, as point -> router -> defect size, pooled over images; `uncounted` images had a
+  defect too small to be left in the mask at input size.
+- records: one for each suite, class and point.
+- pixel_error: the most by which a pixel metric of any record can be off because of binning.
+- errors: images that could not be used, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keepad.evaluate.state import Row
+from keepad.metrics import Estimate, PixelResult, Survival, SurvivalRate, auroc, average_precision, f1_max
+
+METRICS = (
+    *("i_auroc", "p_auroc", "i_ap", "p_ap", "i_f1", "p_f1", "pro"),
+    *("dtr_shallow", "dtr", "cmr_shallow", "cmr", "keep_shallow", "keep"),
+)
+REFERENCE = "dense"
+# Field of a row that counts the surviving defect tokens, by router.
+_ROUTERS = {"shallow": "defect_shallow", "final": "defect"}
+
+
+@dataclass(frozen=True)
+class Results:
+    """What an evaluation found, and where it is written.
+
+    Attributes:
+        out: Folder with results.json and results.md.
+        content: What results.json holds.
+        images: One row for every finished image, with `suite` and `class`.
+        computed: How many of them this run computed; the others were there already.
+    """
+
+    out: Path
+    content: dict[str, Any]
+    images: list[Row]
+    computed: int
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return self.content["records"]
+
+    @property
+    def averages(self) -> dict[str, Any]:
+        return self.content["averages"]
+
+    @property
+    def errors(self) -> list[dict[str, str]]:
+        return self.content["errors"]
+
+    @property
+    def points(self) -> list[str]:
+        return list(self.content["settings"]["points"])
+
+
+@dataclass(frozen=True)
+class ClassOutcome:
+    """The finished images of a class and the pixel metrics of every point."""
+
+    suite: str
+    cls: str
+    rows: list[Row]
+    pixels: dict[str, PixelResult]
+    seen: bool
+
+
+def make_records(outcomes: Iterable[ClassOutcome], points: Sequence[str]) -> list[dict[str, Any]]:
+    """One record for each suite, class and point, in this order."""
+    return [_record(outcome, point) for outcome in outcomes for point in points]
+
+
+def _record(outcome: ClassOutcome, point: str) -> dict[str, Any]:
+    rows, pixels = outcome.rows, outcome.pixels[point]
+    labels = [row["label"] for row in rows]
+    at_point = [row["points"][point] for row in rows]
+    scores = [values["score"] for values in at_point]
+    survival = _survival(rows, point)
+    shallow, final = survival["shallow"]["all"], survival["final"]["all"]
+    return {
+        "suite": outcome.suite,
+        "class": outcome.cls,
+        "point": point,
+        "n_good": labels.count(0),
+        "n_defect": labels.count(1),
+        "i_auroc": _percent(auroc(scores, labels) if rows else None),
+        "p_auroc": _percent(pixels.auroc),
+        "i_ap": _percent(average_precision(scores, labels) if rows else None),
+        "p_ap": _percent(pixels.ap),
+        "i_f1": _percent(f1_max(scores, labels) if rows else None),
+        "p_f1": _percent(pixels.f1_max),
+        "pro": _percent(pixels.pro),
+        "dtr_shallow": shallow["dtr"],
+        "dtr": final["dtr"],
+        "cmr_shallow": shallow["cmr"],
+        "cmr": final["cmr"],
+        "keep_shallow": _percent(_mean(values["keep_shallow"] for values in at_point)),
+        "keep": _percent(_mean(values["keep"] for values in at_point)),
+        "seen_in_training": outcome.seen,
+    }
+
+
+def make_averages(records: Sequence[dict[str, Any]], points: Sequence[str]) -> dict[str, Any]:
+    """Means over the classes of each suite, and means of these over suites; a metric's mean is over where it exists."""
+    suites = {
+        suite: {
+            point: _average([record for record in records if (record["suite"], record["point"]) == (suite, point)])
+            for point in points
+        }
+        for suite in dict.fromkeys(record["suite"] for record in records)
+    }
+    seen = {record["suite"] for record in records if record["seen_in_training"]}
+    averages: dict[str, Any] = {"suites": suites, "overall": _over_suites(suites.values(), points)}
+    unseen = [of_points for suite, of_points in suites.items() if suite not in seen]
+    if seen and unseen:
+        averages["unseen"] = _over_suites(unseen, points)
+    for of_points in (*suites.values(), *(averages[name] for name in ("overall", "unseen") if name in averages)):
+        _add_deltas(of_points)
+    return averages
+
+
+def _over_suites(suites: Iterable[dict[str, Any]], points: Sequence[str]) -> dict[str, Any]:
+    listed = list(suites)
+    return {point: _average([of_points[point] for of_points in listed]) for point in points}
+
+
+def _average(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {metric: _mean(record[metric] for record in records) for metric in METRICS}
+
+
+def _add_deltas(of_points: dict[str, Any]) -> None:
+    reference = of_points.get(REFERENCE)
+    for values in of_points.values():
+        values["delta"] = reference and {metric: _difference(values[metric], reference[metric]) for metric in METRICS}
+
+
+def make_survival(outcomes: Sequence[ClassOutcome], points: Sequence[str]) -> dict[str, Any]:
+    """DTR and CMR of both routers by defect size, pooled over the images of each suite and over all."""
+    rows: dict[str, list[Row]] = {}
+    for outcome in outcomes:
+        rows.setdefault(outcome.suite, []).extend(outcome.rows)
+    seen = {outcome.suite for outcome in outcomes if outcome.seen}
+
+    def pooled(suites: Iterable[str]) -> dict[str, Any]:
+        together = [row for suite in suites for row in rows[suite]]
+        return {point: _survival(together, point) for point in points}
+
+    survival: dict[str, Any] = {"suites": {suite: pooled([suite]) for suite in rows}, "overall": pooled(rows)}
+    unseen = [suite for suite in rows if suite not in seen]
+    if seen and unseen:
+        survival["unseen"] = pooled(unseen)
+    return survival
+
+
+def _survival(rows: Iterable[Row], point: str) -> dict[str, Any]:
+    marked = [row for row in rows if row["defect_tokens"] is not None]
+    found: dict[str, Any] = {}
+    for router, field in _ROUTERS.items():
+        survival = Survival()
+        for row in marked:
+            # Only the counts were kept, and only they matter: a defect of so many tokens whose first ones survive.
+            survival.update(np.arange(row["points"][point][field]), np.ones((1, row["defect_tokens"]), dtype=bool))
+        result = survival.compute()
+        found[router] = {"all": _rate(result.overall), **{size: _rate(rate) for size, rate in result.by_size.items()}}
+        found["uncounted"] = result.uncounted
+    return found
+
+
+def _rate(rate: SurvivalRate) -> dict[str, Any]:
+    return {
+        "images": rate.images,
+        "missed": rate.missed,
+        "dtr": _percent(rate.dtr),
+        "cmr": _percent(rate.cmr),
+        "cmr_low": _percent(rate.cmr_low),
+        "cmr_high": _percent(rate.cmr_high),
+    }
+
+
+def make_pixel_error(outcomes: Iterable[ClassOutcome]) -> dict[str, float | None]:
+    """For each pixel metric the largest distance, in percent, that any record can have from its exact value."""
+    results = [result for outcome in outcomes for result in outcome.pixels.values() if result.auroc is not None]
+
+    def largest(estimates: Iterable[Estimate | None]) -> float | None:
+        return _percent(max((estimate.error for estimate in estimates if estimate is not None), default=None))
+
+    return {
+        "p_auroc": largest(result.auroc for result in results),
+        "p_ap": largest(result.ap for result in results),
+        "p_f1": largest(result.f1_max for result in results),
+        "pro": largest(result.pro for result in results),
+    }
+
+
+def _percent(value: float | Estimate | None) -> float | None:
+    if value is None:
+        return None
+    return 100 * (value.value if isinstance(value, Estimate) else value)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
+
+
+def _difference(value: float | None, reference: float | None) -> float | None:
+    return None if value is None or reference is None else value - reference

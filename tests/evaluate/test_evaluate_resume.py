@@ -1,0 +1,241 @@
+"""A killed evaluation goes on, and gives exactly what an uninterrupted one gives."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from evaluate_trees import POINTS, draw_suites, numbers_in
+
+from keepad.data import read_dataset
+from keepad.errors import KeepADError
+from keepad.evaluate import evaluate, run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module", name="one_thread")
+def _one_thread():
+    """On so small a network, threads wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Images that a test may change."""
+    return draw_suites(tmp_path / "images")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """The same images for all tests."""
+    return read_dataset(draw_suites(tmp_path_factory.mktemp("data") / "images"))
+
+
+@pytest.fixture(autouse=True)
+def _save_often(monkeypatch):
+    """The state of so few images would otherwise be saved only at the end of a class."""
+    monkeypatch.setattr(run, "_SAVE_EVERY", 2)
+
+
+class Killed(BaseException):
+    """Nothing in the library catches it, as nothing catches a kill."""
+
+
+def kill_after(monkeypatch, model, calls):
+    """Let the detector die at its n-th pass; a pass is one image at one operating point."""
+    left = [calls]
+
+    def finish(*arguments):
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        return type(model).finish(model, *arguments)
+
+    monkeypatch.setattr(model, "finish", finish)
+
+
+def lines_in(out: Path) -> list[int]:
+    return [len(file.read_text().splitlines()) for file in sorted((out / "state").glob("*.jsonl"))]
+
+
+@pytest.fixture(scope="module")
+def finished(tiny, dataset, one_thread, tmp_path_factory):
+    """The folder of an uninterrupted run."""
+    out = tmp_path_factory.mktemp("finished")
+    evaluate(tiny, dataset, POINTS, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(finished):
+    """What an uninterrupted run gives."""
+    return numbers_in(finished)
+
+
+# At the very first pass, between the points of an image, inside of a class, between classes, and at the last one.
+@pytest.mark.parametrize("calls", [0, 1, 7, 8, 27])
+def test_a_killed_run_goes_on_where_it_stopped(tiny, dataset, tmp_path, monkeypatch, whole, calls):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        kill_after(patched, tiny, calls)
+        with pytest.raises(Killed):
+            evaluate(tiny, dataset, POINTS, out)
+    assert not (out / "results.json").exists()
+
+    results = evaluate(tiny, dataset, POINTS, out)
+    assert numbers_in(out) == whole
+    assert results.computed <= 14 - calls // 2 + 2  # no more than the images since the last save are computed again
+
+
+def test_a_run_may_be_killed_many_times(tiny, dataset, tmp_path, monkeypatch, whole):
+    out = tmp_path / "out"
+    for _ in range(4):
+        with monkeypatch.context() as patched:
+            kill_after(patched, tiny, 7)
+            with pytest.raises(Killed):
+                evaluate(tiny, dataset, POINTS, out)
+    evaluate(tiny, dataset, POINTS, out)
+    assert numbers_in(out) == whole
+
+
+def test_batches_resume_at_the_same_borders(tiny, dataset, tmp_path, monkeypatch):
+    evaluate(tiny, dataset, POINTS, tmp_path / "whole", batch_size=2)
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        kill_after(patched, tiny, 7)
+        with pytest.raises(Killed):
+            evaluate(tiny, dataset, POINTS, out, batch_size=2)
+    evaluate(tiny, dataset, POINTS, out, batch_size=2)
+    assert numbers_in(out) == numbers_in(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "damage", ["torn line", "lines without pixels", "lost lines", "half an array file", "no array file"]
+)
+def test_what_the_files_do_not_agree_on_is_computed_again(tiny, dataset, tmp_path, finished, whole, damage):
+    out = shutil.copytree(finished, tmp_path / "out")
+    lines, arrays = out / "state" / "001-parts-bolt.jsonl", out / "state" / "001-parts-bolt.npz"
+    if damage == "torn line":
+        with lines.open("ab") as file:
+            file.write(b'{"key": "parts/bolt/test/spot/00')
+    elif damage == "lines without pixels":
+        with lines.open("ab") as file:
+            file.write(lines.read_bytes().splitlines(keepends=True)[0])
+    elif damage == "lost lines":
+        lines.write_bytes(lines.read_bytes()[:-20])
+    elif damage == "half an array file":
+        arrays.write_bytes(arrays.read_bytes()[: arrays.stat().st_size // 2])
+    else:
+        arrays.unlink()
+
+    results = evaluate(tiny, dataset, POINTS, out)
+    assert numbers_in(out) == whole
+    assert lines_in(out) == [4, 6, 4]
+    assert results.computed == (0 if damage in ("torn line", "lines without pixels") else 6)
+
+
+def test_a_finished_run_only_makes_its_tables_again(tiny, dataset, tmp_path, monkeypatch, finished, whole):
+    out = shutil.copytree(finished, tmp_path / "out")
+    (out / "results.json").unlink()
+    kill_after(monkeypatch, tiny, 0)
+    assert evaluate(tiny, dataset, POINTS, out).computed == 0
+    assert numbers_in(out) == whole
+
+
+def test_another_model_is_refused(tiny, dataset, tmp_path):
+    evaluate(tiny, dataset, ["dense"], tmp_path / "out", limit=1)
+    sentence = "with other {}; choose another folder, or start over with --fresh"
+
+    other = copy.deepcopy(tiny)
+    other.head.patch.data[0, 0, 0] += 1e-3
+    with pytest.raises(KeepADError, match=sentence.format("checkpoint")):
+        evaluate(other, dataset, ["dense"], tmp_path / "out", limit=1)
+
+    other = copy.deepcopy(tiny)
+    other.calibration = replace(tiny.calibration, patch_weight=0.4)
+    with pytest.raises(KeepADError, match=sentence.format("checkpoint")):
+        evaluate(other, dataset, ["dense"], tmp_path / "out", limit=1)
+
+    other = copy.deepcopy(tiny)
+    other.backbone.vit.cls_token.data[0, 0, 0] += 1e-3
+    with pytest.raises(KeepADError, match=sentence.format("backbone")):
+        evaluate(other, dataset, ["dense"], tmp_path / "out", limit=1)
+
+
+def test_other_points_and_other_images_are_refused(tiny, dataset, tmp_path):
+    evaluate(tiny, dataset, ["dense"], tmp_path / "out", limit=1)
+    with pytest.raises(KeepADError, match="with other operating points; "):
+        evaluate(tiny, dataset, ["prune70"], tmp_path / "out", limit=1)
+    with pytest.raises(KeepADError, match="with other images; "):
+        evaluate(tiny, dataset, ["dense"], tmp_path / "out", limit=2)
+
+
+def test_fresh_starts_over(tiny, dataset, tmp_path):
+    out = tmp_path / "out"
+    evaluate(tiny, dataset, ["dense"], out, limit=1)
+    results = evaluate(tiny, dataset, ["prune70"], out, limit=2, fresh=True)
+    assert results.computed == 6
+    assert lines_in(out) == [2, 2, 2]
+
+
+def test_progress_counts_every_image_once(tiny, dataset, tmp_path, monkeypatch):
+    told = []
+
+    class Bar:
+        def __init__(self, title, total):
+            told.append(total)
+
+        def __enter__(self):
+            return told.append
+
+        def __exit__(self, *_):
+            pass
+
+    with monkeypatch.context() as patched:
+        kill_after(patched, tiny, 9)
+        with pytest.raises(Killed):
+            evaluate(tiny, dataset, ["dense"], tmp_path / "out")
+    evaluate(tiny, dataset, ["dense"], tmp_path / "out", progress=Bar)
+    assert told[:2] == [14, 8]  # of the nine images done, eight are saved
+    assert sum(told[1:]) == 14
+
+
+# -- images that cannot be used --------------------------------------------------------------------------------------
+
+
+def test_a_broken_image_and_a_broken_mask_are_left_out_and_said(tiny, folder, tmp_path):
+    dataset = read_dataset(folder)
+    (folder / "parts" / "bolt" / "test" / "good" / "001.png").write_bytes(b"no image")
+    (folder / "parts" / "cap" / "ground_truth" / "spot" / "000_mask.png").write_bytes(b"no mask")
+    results = evaluate(tiny, dataset, POINTS, tmp_path / "out")
+    assert [error["path"] for error in results.errors] == [
+        "parts/bolt/test/good/001.png",
+        "parts/cap/test/spot/000.png",
+    ]
+    assert "'parts/cap/ground_truth/spot/000_mask.png'" in results.errors[1]["error"]
+    counts = {r["class"]: (r["n_good"], r["n_defect"]) for r in results.records}
+    assert counts == {"brain": (2, 2), "bolt": (2, 3), "cap": (2, 1)}
+
+
+def test_an_image_that_was_put_right_is_taken_in(tiny, folder, tmp_path, whole):
+    dataset = read_dataset(folder)
+    broken = folder / "parts" / "bolt" / "test" / "good" / "001.png"
+    content = broken.read_bytes()
+    broken.write_bytes(b"")
+    assert evaluate(tiny, dataset, POINTS, tmp_path / "out").errors
+
+    broken.write_bytes(content)
+    results = evaluate(tiny, dataset, POINTS, tmp_path / "out")
+    assert (results.computed, results.errors) == (1, [])
+    again = json.loads((tmp_path / "out" / "results.json").read_text())
+    for one, other in zip(again["records"], whole["records"], strict=True):
+        assert one == pytest.approx(other)
