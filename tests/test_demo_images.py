@@ -11,7 +11,7 @@ from keepad.demo import demo_images, write_demo_images
 from keepad.demo.defects import Painted
 from keepad.errors import KeepADError
 
-_PRODUCTS = ("brick", "gravel", "fabric", "ceramic", "metal")
+_PRODUCTS = ("gravel", "fabric", "ceramic", "metal")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from keepad.cli.console import progress
@@ -43,29 +44,29 @@ class RunSummary:
     def done(self) -> int:
         return len(self.rows) - self.errors
 
+    def failures(self) -> list[str]:
+        """One sentence for each image that could not be used."""
+        return [row["error"] for row in self.rows if row["error"] is not None]
+
     def table(self, *, relative_to: Path | None = None, limit: int = 20) -> Table:
-        """The images with the highest scores, and what could not be read."""
+        """The images with the highest scores."""
         good = sorted((row for row in self.rows if row["error"] is None), key=lambda row: -row["pred_score"])
         table = Table(title=f"{self.done} images, {self.errors} errors", title_justify="left")
-        table.add_column("image", overflow="fold")
-        for column in ("score", "label", "keep shallow", "keep final", "evidence", "ms"):
-            table.add_column(column, justify="right")
+        table.add_column("image", overflow="fold", min_width=24)
+        for column in ("score", "label", "keep", "evidence", "ms"):
+            table.add_column(column, justify="right", no_wrap=True)
         for row in good[:limit]:
             path = Path(row["path"])
             table.add_row(
-                str(path.relative_to(relative_to)) if relative_to else row["path"],
+                escape(str(path.relative_to(relative_to) if relative_to else path)),
                 f"{row['pred_score']:.3f}",
                 {True: "anomalous", False: "normal", None: "-"}[row["pred_label"]],
-                f"{row['keep_shallow']:.0%}",
-                f"{row['keep_final']:.0%}",
+                f"{row['keep_shallow']:.0%} → {row['keep_final']:.0%}",
                 "-" if row["evidence"] is None else f"{row['evidence']:.3f}",
                 f"{row['seconds'] * 1e3:.0f}",
             )
         if len(good) > limit:
             table.caption = f"the {limit} highest of {len(good)} scores"
-        for row in self.rows:
-            if row["error"] is not None:
-                table.add_row(row["path"], "[red]error[/]", row["error"])
         return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import typer
+from rich.markup import escape
 
 from keepad.cli import benchmark, data, demo, evaluate, models, predict
 from keepad.cli.console import stderr
@@ -44,10 +45,5 @@ def main() -> None:
     try:
         app()
     except KeepADError as error:
-        stderr.print(f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True)
+        stderr.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
-
-
-def _plain(text: str) -> str:
-    """Brackets in a file name are no markup."""
-    return text.replace("[", r"\[")

@@ -40,7 +40,9 @@ def predict(
     device: DeviceOption = None,
 ) -> None:
     """Say which images are defective, and where."""
-    from keepad.cli.console import stdout
+    from rich.markup import escape
+
+    from keepad.cli.console import stderr, stdout
     from keepad.images import find_images
     from keepad.loading import load
     from keepad.run import run_folder
@@ -51,6 +53,8 @@ def predict(
         detector.set_threshold(threshold)
     summary = run_folder(detector, found, out, batch_size=batch, pictures=images)
     stdout.print(summary.table())
+    for sentence in summary.failures():
+        stderr.print(f"[bold red]error:[/] {escape(sentence)}", soft_wrap=True)
     stdout.print(f"results: {summary.jsonl}", soft_wrap=True, highlight=False)
     if summary.report:
         stdout.print(f"report:  {summary.report}", soft_wrap=True, highlight=False)

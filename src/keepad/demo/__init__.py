@@ -29,7 +29,7 @@ class DemoImage:
         name: Unique name, such as "metal-scratch-000".
         image: RGB, 518 x 518.
         mask: (518, 518) bool, True where the defect changed the image.
-        product: "brick", "gravel", "fabric", "ceramic" or "metal".
+        product: "gravel", "fabric", "ceramic" or "metal".
         defect: "good", or what was painted.
     """
 
@@ -107,23 +107,6 @@ def _squiggle(rng: np.random.Generator, length: float, bends: tuple[float, ...])
     return [(float(x0 + t * (x1 - x0)), float(y0 + t * (y1 - y0) + bend)) for t, bend in places]
 
 
-def _brick_stain(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
-    return defects.stain(pixels, rng, _somewhere(rng), 40, tint=(0.40, 0.40, 0.42))
-
-
-def _brick_crack(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
-    start, end = _ends(rng, 120, (0.3, 0.9))
-    return defects.crack(pixels, rng, start, end, width=2.4)
-
-
-def _brick_chip(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
-    return defects.chip(pixels, rng, _somewhere(rng), 30, inside=(0.78, 0.56, 0.42))
-
-
-def _brick_hole(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
-    return defects.chip(pixels, rng, _somewhere(rng), 40, inside=(0.13, 0.10, 0.09))
-
-
 def _gravel_stain(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
     return defects.stain(pixels, rng, _somewhere(rng), 42, tint=(0.30, 0.25, 0.20))
 
@@ -147,7 +130,7 @@ def _fabric_oil(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
 
 def _fabric_thread(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
     knots = _squiggle(rng, 94, (0, 26, -22, 18, -4))
-    return defects.thread(pixels, rng, knots, width=6, colour=(0.72, 0.14, 0.12), twist=0.22)
+    return defects.thread(pixels, rng, knots, width=9, colour=(0.72, 0.14, 0.12), twist=0.22)
 
 
 def _ceramic_crack(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
@@ -166,7 +149,7 @@ def _ceramic_ink(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
 
 def _metal_scratch(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
     start, end = _ends(rng, 125, (0.5, 1.1))
-    return defects.scratch(pixels, rng, start, end, width=4)
+    return defects.scratch(pixels, rng, start, end, width=8)
 
 
 def _metal_dent(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
@@ -180,10 +163,6 @@ def _metal_rust(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
 _Render = Callable[[np.random.Generator], np.ndarray]
 _Paint = Callable[[np.ndarray, np.random.Generator], Painted]
 _PRODUCTS: dict[str, tuple[_Render, dict[str, _Paint]]] = {
-    "brick": (
-        products.brick,
-        {"stain": _brick_stain, "crack": _brick_crack, "chip": _brick_chip, "hole": _brick_hole},
-    ),
     "gravel": (products.gravel, {"stain": _gravel_stain, "wire": _gravel_wire, "washer": _gravel_washer}),
     "fabric": (products.fabric, {"hole": _fabric_hole, "oil": _fabric_oil, "thread": _fabric_thread}),
     "ceramic": (products.ceramic, {"crack": _ceramic_crack, "chip": _ceramic_chip, "ink": _ceramic_ink}),

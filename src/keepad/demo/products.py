@@ -1,4 +1,4 @@
-"""The five surfaces of the demo images, clean: two photographs, and a cloth, a tile and a metal plate rendered here.
+"""The four surfaces of the demo images, clean: a photograph, and a cloth, a tile and a metal plate rendered here.
 
 Each function gives another view at each call: (SIZE, SIZE, 3) float32 in [0, 1].
 """
@@ -10,20 +10,17 @@ from importlib.resources import files
 
 import numpy as np
 from PIL import Image
-from scipy.ndimage import gaussian_filter, gaussian_filter1d, map_coordinates, uniform_filter1d
+from scipy.ndimage import gaussian_filter, gaussian_filter1d, uniform_filter1d
 
 SIZE = 518  # 37 patches of 14 pixels
 
 
-def brick(rng: np.random.Generator) -> np.ndarray:
-    """A brick wall, seen from the front."""
-    return _view(_brick_wall(), rng, share=(0.74, 0.9))
-
-
 def gravel(rng: np.random.Generator) -> np.ndarray:
-    """Crushed stone, seen from above."""
+    """A bed of crushed stone, seen from above."""
     tinted = _photo("gravel.jpg") * np.array([1.02, 1.0, 0.965], np.float32)
-    return _view(tinted, rng, share=(0.68, 0.82))
+    # Mirrored copies side by side show more of the bed than the photograph does, without a seam.
+    wide = np.concatenate([tinted, tinted[:, ::-1]], axis=1)
+    return _view(np.concatenate([wide, wide[::-1]]), rng, share=(0.8, 0.95))
 
 
 def fabric(rng: np.random.Generator) -> np.ndarray:
@@ -88,26 +85,6 @@ def _photo(name: str) -> np.ndarray:
     """(H, W, 3) float32 in [0, 1]."""
     with files("keepad.demo").joinpath(f"assets/{name}").open("rb") as file:
         return np.asarray(Image.open(file).convert("RGB"), np.float32) / 255
-
-
-@cache
-def _brick_wall() -> np.ndarray:
-    """The photograph of bricks, upright, straightened and coloured."""
-    grey = _photo("brick.jpg")[..., 0]
-    # It shows courses that run away from the viewer. A course's width on the photograph falls with its distance, and
-    # so tells the row; left and right follow the joints between courses.
-    side = grey.shape[0]
-    v, u = np.mgrid[:side, :side] / (side - 1)
-    far, near = 357.5, 500.0
-    row = (1 / ((1 - v) / far + v / near) - far) / (near - far)
-    left, right = 70 - 60 * row, 427.5 + 82.5 * row
-    grey = map_coordinates(grey, [row * (side - 1), left + u * (right - left)], order=3, mode="nearest").T
-    # The photograph is grey; clay and mortar differ enough in brightness to get their colours back.
-    levels = np.array([0.0, 0.26, 0.40, 0.52, 0.68, 1.0])
-    colours = np.array(
-        [[8, 5, 5], [84, 46, 37], [142, 80, 62], [150, 122, 104], [186, 176, 162], [244, 240, 232]], np.float32
-    )
-    return np.stack([np.interp(grey, levels, colours[:, c] / 255) for c in range(3)], axis=-1).astype(np.float32)
 
 
 def _view(photo: np.ndarray, rng: np.random.Generator, *, share: tuple[float, float]) -> np.ndarray:
