@@ -31,8 +31,9 @@ import torch
 
 import keepad.model
 from keepad.backbone import DEFAULT_BACKBONE
-from keepad.benchmark import Plan, command_text, pictures, schedule
+from keepad.benchmark import Plan, pictures, schedule
 from keepad.checkpoint import bundled_checkpoints
+from keepad.cli.command import command_line
 from keepad.images import to_input
 from keepad.loading import load, untrained
 from keepad.model import KeepAD, Stages
@@ -73,7 +74,7 @@ def main() -> None:
 
     dense_ms = 1e3 * float(np.median(seconds["dense"]["pass"]))
     report: dict[str, Any] = {
-        "command": command_text(["python", *sys.argv]),
+        "command": command_line(["python", *sys.argv]),
         "backbone": model.backbone.name,
         "weights": "pretrained" if trained else "random",
         "threads": torch.get_num_threads(),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from keepad.backbone import Backbone, build_backbone, load_backbone
 from keepad.loading import with_fresh_parts
 from keepad.model import KeepAD
+from random_weights import lively
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -27,15 +27,6 @@ def shared_data() -> Path:
 def default_backbone() -> Backbone:
     """The bundled default backbone with its pretrained weights."""
     return load_backbone()[0]
-
-
-def lively(backbone: Backbone, seed: int = 0) -> Backbone:
-    """Random weights that matter: timm starts LayerScale near zero, where every block would be the identity."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in backbone.vit.named_parameters():
-        if "gamma" in name:
-            parameter.data.copy_(0.3 + 0.4 * torch.rand(parameter.shape, generator=generator))
-    return backbone
 
 
 @pytest.fixture(scope="session")

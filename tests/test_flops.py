@@ -9,12 +9,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from conftest import lively
 from keepad.backbone import build_backbone
 from keepad.flops import BackboneShape, BlockShape, backbone_flops, count_flops, patches_entering, shape_of
 from keepad.loading import with_fresh_parts
 from keepad.model import KeepAD, Outcome
 from keepad.presets import POINTS, Placement
+from random_weights import lively
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import platform
-import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,9 @@ from torch import Tensor
 from keepad.backbone import DEFAULT_BACKBONE, spec_of
 from keepad.backbone.weights import Say, say_on_stderr
 from keepad.checkpoint import bundled_checkpoints, read_info
+from keepad.cli.command import command_line
 from keepad.errors import KeepADError
+from keepad.files import replacing
 from keepad.flops import count_flops
 from keepad.images import find_images, read_image, to_input
 from keepad.loading import choose_device, load, untrained
@@ -438,7 +439,7 @@ def settings_of(plan: Plan, images: Pictures, command: Sequence[str]) -> dict[st
         "images": {"source": images.source, "per_repeat": len(images.names), "names": list(images.names)},
         "warmup": plan.warmup,
         "repeats": plan.repeats,
-        "command": command_text(command),
+        "command": command_line(command),
     }
 
 
@@ -450,16 +451,6 @@ def _cpu_name() -> str:
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
-
-
-def command_text(command: Sequence[str]) -> str:
-    """A command as one types it, with absolute paths cut down to their last part: they say nothing elsewhere."""
-
-    def short(word: str) -> str:
-        option, equals, value = word.rpartition("=")
-        return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
-
-    return shlex.join(short(word) for word in command)
 
 
 _COLUMNS = (
@@ -551,10 +542,8 @@ def write_report(path: str | Path, records: Sequence[Record], settings: dict[str
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise KeepADError(f"{path} could not be written: {error.strerror}; choose another place.") from error

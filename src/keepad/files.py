@@ -21,6 +21,8 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
+        with partial.open("rb+") as written:
+            os.fsync(written.fileno())  # or a power cut could leave the new name with nothing behind it
         partial.replace(path)
     finally:
         with contextlib.suppress(OSError):

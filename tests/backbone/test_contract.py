@@ -8,12 +8,12 @@ import pytest
 import timm
 import torch
 
-from conftest import lively
 from keepad.backbone import BACKBONES, Backbone, BackboneSpec, build_backbone, spec_of
 from keepad.errors import KeepADError
 from keepad.loading import with_fresh_parts
 from keepad.presets import POINTS, DeepBudget, Placement, ShallowBudget
 from keepad.tokens import Tokens
+from random_weights import lively
 
 # Beyond the named ones: no LayerScale, absolute + rotary + SwiGLU, learned per-head rotary, pooled without CLS.
 OTHERS = (

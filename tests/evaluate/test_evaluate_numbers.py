@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from evaluate_trees import POINTS, draw_suites
+from evaluate_trees import POINTS
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from keepad.data import load_mask, read_dataset
@@ -22,27 +21,6 @@ KEYS = {"suite", "class", "point", "n_good", "n_defect", *METRICS, "seen_in_trai
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module", name="one_thread")
-def _one_thread():
-    """On so small a network, threads wait for each other longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Images that a test may change."""
-    return draw_suites(tmp_path / "images")
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    """The same images for all tests."""
-    return read_dataset(draw_suites(tmp_path_factory.mktemp("data") / "images"))
 
 
 @pytest.fixture(scope="module")
@@ -259,14 +237,3 @@ def test_reading_ahead_keeps_the_order_and_stays_bounded():
         taken.append(result)
         assert max(started) <= len(taken) + 3
     assert taken == [-item for item in range(20)]
-
-
-def test_the_command_loses_the_folders_of_this_machine():
-    arguments = [
-        str(Path("/somewhere/bin/keepad").absolute()),
-        "evaluate",
-        "--data=/home/someone/data set",
-        "--out",
-        "runs/a",
-    ]
-    assert run.command_line(arguments) == "keepad evaluate '--data=data set' --out runs/a"

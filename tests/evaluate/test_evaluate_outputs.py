@@ -10,9 +10,8 @@ from dataclasses import replace
 from io import BytesIO
 
 import pytest
-import torch
 import typer
-from evaluate_trees import POINTS, draw_suites
+from evaluate_trees import POINTS
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -23,27 +22,6 @@ from keepad.evaluate import evaluate, paper, write_cases, write_plots
 from keepad.evaluate.markdown import to_markdown
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module", name="one_thread")
-def _one_thread():
-    """On so small a network, threads wait for each other longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Images that a test may change."""
-    return draw_suites(tmp_path / "images")
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    """The same images for all tests."""
-    return read_dataset(draw_suites(tmp_path_factory.mktemp("data") / "images"))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from PIL import Image
 from keepad.data import Dataset, Sample, load_mask
 from keepad.errors import KeepADError
 from keepad.evaluate.results import Results
-from keepad.evaluate.state import Row, key_of, write_whole
+from keepad.evaluate.state import Row, key_of
+from keepad.files import replacing
 from keepad.model import KeepAD
 from keepad.presets import OperatingPoint, operating_point
 
@@ -57,7 +58,8 @@ def write_cases(
         model.point = before
     path = results.out / "cases.html"
     try:
-        write_whole(path, page.encode())
+        with replacing(path) as partial:
+            partial.write_text(page, encoding="utf-8")
     except OSError as error:
         raise KeepADError(
             f"{path} cannot be written: {error.strerror or error}; make room or choose another folder."

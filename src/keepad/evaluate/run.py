@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import shlex
 import sys
 import time
 from collections import deque
@@ -21,6 +19,7 @@ import numpy as np
 import timm
 import torch
 
+from keepad.cli.command import command_line
 from keepad.data import Dataset, Sample, load_mask
 from keepad.errors import KeepADError
 from keepad.evaluate.markdown import to_markdown
@@ -32,7 +31,8 @@ from keepad.evaluate.results import (
     make_records,
     make_survival,
 )
-from keepad.evaluate.state import ClassState, Row, fingerprint, key_of, open_folder, write_whole
+from keepad.evaluate.state import ClassState, Row, fingerprint, key_of, open_folder
+from keepad.files import replacing
 from keepad.images import read_image, to_input
 from keepad.metrics import defect_tokens
 from keepad.model import KeepAD, Outcome
@@ -100,8 +100,10 @@ def evaluate(
             **_numbers(outcomes, [point.name for point in chosen]),
             "errors": run.errors,
         }
-        write_whole(out / "results.json", (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
-        write_whole(out / "results.md", to_markdown(content).encode())
+        with replacing(out / "results.json") as partial:
+            partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        with replacing(out / "results.md") as partial:
+            partial.write_text(to_markdown(content), encoding="utf-8")
     except OSError as error:
         raise KeepADError(
             f"writing to {out} failed: {error.strerror or error}; what was finished is kept, and the same "
@@ -366,13 +368,3 @@ def _settings(
         "seconds_per_image": {"network": network, "total": whole},
         "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """A command as it could be typed again, but without the folders of this machine: absolute paths lose them."""
-
-    def shown(argument: str) -> str:
-        option, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
-        return option + equals + (Path(value).name if os.path.isabs(value) else value)
-
-    return shlex.join(shown(argument) for argument in arguments)

@@ -22,6 +22,7 @@ import numpy as np
 from keepad.backbone.weights import digest_of
 from keepad.data import Sample
 from keepad.errors import KeepADError
+from keepad.files import replacing
 from keepad.loading import trained_tensors
 from keepad.metrics import PixelMetrics
 from keepad.model import KeepAD
@@ -81,7 +82,8 @@ def open_folder(folder: Path, found: dict[str, Any], *, fresh: bool) -> None:
     except ValueError:
         stored = {}
     if stored is None:
-        write_whole(file, json.dumps(found, indent=1).encode())
+        with replacing(file) as partial:
+            partial.write_text(json.dumps(found, indent=1), encoding="utf-8")
         return
     differs = [called for name, called in _CALLED.items() if stored.get(name) != found[name]]
     if differs:
@@ -89,16 +91,6 @@ def open_folder(folder: Path, found: dict[str, Any], *, fresh: bool) -> None:
             f"{folder.parent} holds an evaluation with other {' and '.join(differs)}; choose another folder, "
             "or start over with --fresh."
         )
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that appears complete or not at all, also after a kill."""
-    partial = path.with_name(f"{path.name}.part")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 class ClassState:
@@ -175,10 +167,6 @@ class ClassState:
         }
         with self._lines.open("ab") as file:
             os.fsync(file.fileno())  # the lines must be there before something says that it covers them
-        partial = self._arrays.with_name(f"{self._arrays.name}.part")
-        with partial.open("wb") as file:
+        with replacing(self._arrays) as partial, partial.open("wb") as file:
             (np.savez_compressed if small else np.savez)(file, lines=np.array(len(self.rows)), **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._arrays)
         self._saved = len(self.rows)

@@ -1,0 +1,33 @@
+"""Documents that carry numbers agree with the files that a command wrote, and no document knows this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_readmes_table_is_what_the_results_say() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/readme_numbers.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_test_command_of_the_readme_is_what_ci_runs() -> None:
+    commands = re.findall(r"```bash\n(python3 -m venv.*)\n```", (ROOT / "README.md").read_text())
+    assert len(commands) == 2
+    assert commands[1] in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.json")), ids=lambda path: path.stem)
+def test_generated_results_hold_no_path_of_the_machine(path: Path) -> None:
+    text = path.read_text()
+    assert json.loads(text)
+    assert not re.search(r'"/(root|home|work|tmp|Users)/', text)
