@@ -213,3 +213,19 @@ def test_a_prediction_speaks_json(model: KeepAD) -> None:
         "seconds",
         "point",
     }
+
+
+@pytest.mark.weights
+@pytest.mark.shared
+def test_a_ragged_batch_of_real_images_gives_what_they_give_alone(shared_data: Path) -> None:
+    """Real features crowd much closer together than noise, so a near tie would show here."""
+    from keepad.loading import load
+
+    model = load(point="prune70")
+    classes = ("mvtec/screw", "mvtec/leather", "mpdd/bracket_white", "dagm/class1")
+    images = [sorted((shared_data / name / "test").rglob("*.jpg"))[-1] for name in classes]
+    alone = [model(image) for image in images]
+    assert len({len(one.survivors) for one in alone}) > 1
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        for i, prediction in zip(order, model.predict([images[i] for i in order], batch_size=4), strict=True):
+            same(alone[i], prediction)

