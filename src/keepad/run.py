@@ -142,5 +142,9 @@ def _failed(path: Path, error: KeepADError) -> dict[str, Any]:
 
 def _overlay_names(paths: Sequence[Path]) -> dict[Path, str]:
     """A flat, distinct PNG name for every image: its path below what all of them share."""
-    shared = Path(os.path.commonpath([path.absolute().parent for path in paths])) if paths else Path()
-    return {path: "__".join(path.absolute().relative_to(shared).parts) + ".png" for path in paths}
+    whole = {path: path.absolute() for path in paths}
+    try:
+        shared = Path(os.path.commonpath([path.parent for path in whole.values()]))
+    except ValueError:  # on different drives nothing is shared
+        return {path: "__".join(place.parts[1:]) + ".png" for path, place in whole.items()}
+    return {path: "__".join(place.relative_to(shared).parts) + ".png" for path, place in whole.items()}
