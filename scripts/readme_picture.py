@@ -1,6 +1,6 @@
 """Draw docs/demo.jpg, the picture of the README: three demo images as the detector sees them.
 
-    python scripts/readme_picture.py
+python scripts/readme_picture.py
 """
 
 from __future__ import annotations

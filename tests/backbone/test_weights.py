@@ -106,7 +106,8 @@ def test_the_hub_comes_before_the_registry_and_both_are_announced(
 
     both = replace(HUB_ONLY, carrier=DEFAULT.carrier)
     said: list[str] = []
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    for name in ("HF_HUB_OFFLINE", "KEEPAD_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(carrier, "installed_file", lambda _: None)
 
     def unreachable(*_: object, **__: object) -> None:
