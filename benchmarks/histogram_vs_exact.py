@@ -42,7 +42,7 @@ def main() -> None:
             continue
         binned, exact = PixelMetrics("histogram"), PixelMetrics("exact")
         for sample in some:
-            anomaly_map, mask = model(sample.image).anomaly_map.clip(0, 1), load_mask(sample, model.image_size)
+            anomaly_map, mask = model(sample.image).anomaly_map, load_mask(sample, model.image_size)
             binned.update(anomaly_map, mask)
             exact.update(anomaly_map, mask)
         of_bins, of_pixels = binned.compute(), exact.compute()

@@ -33,7 +33,7 @@ import keepad.model
 from keepad.backbone import DEFAULT_BACKBONE
 from keepad.benchmark import Plan, pictures, schedule
 from keepad.checkpoint import bundled_checkpoints
-from keepad.cli.command import command_line
+from keepad.command import command_line
 from keepad.images import to_input
 from keepad.loading import load, untrained
 from keepad.model import KeepAD, Stages

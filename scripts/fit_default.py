@@ -33,7 +33,7 @@ from keepad.routing import selector_width
 from keepad.scoring import blended_score
 from keepad.version import __version__
 
-LICENCES = {"mvtec": "CC BY-NC-SA 4.0"}
+LICENCES = {"mvtec": "CC BY-NC-SA 4.0", "ksdd": "CC BY-NC-SA 4.0"}
 SEED = 42
 EPOCHS, BATCH, RATE, DECAY = 15, 8, 1e-3, 0.01
 FOLD_EPOCHS = 3
@@ -50,7 +50,8 @@ def main() -> None:
     samples = list(read_dataset(args.data).select(suites=args.suites.split(","), split="test").samples)
     backbone, spec, digest = load_backbone()
     model = with_fresh_parts(backbone, spec, seed=SEED)
-    features = [features_of(model, sample, args.cache) for sample in track(samples, "features")]
+    cache = args.cache / f"{spec.name}-{digest[:12]}-{spec.image_size[0]}x{spec.image_size[1]}"
+    features = [features_of(model, sample, cache) for sample in track(samples, "features")]
     grid = backbone.grid_of(*spec.image_size)
     targets = torch.stack(
         [torch.from_numpy(defect_tokens(load_mask(s, spec.image_size), grid)).flatten() for s in samples]
@@ -74,18 +75,18 @@ def main() -> None:
         placement=model.placement,
         calibration=model.calibration,
         provenance={
-            "what": "prototype head fitted on MVTec AD; selectors seeded, not trained",
+            "what": f"prototype head fitted on {args.suites}; selectors set up from a seed, not trained",
             "data": [
                 {
                     "suite": suite,
                     "split": "test",
                     "images": sum(s.suite == suite for s in samples),
                     "anomalous": sum(s.suite == suite and s.label for s in samples),
-                    "licence": LICENCES.get(suite, "see the data set"),
+                    "licence": licence_of(suite),
                 }
                 for suite in sorted({s.suite for s in samples})
             ],
-            "licence": "Apache-2.0; fitted on data under CC BY-NC-SA 4.0",
+            "licence": f"Apache-2.0; fitted on data under {', '.join(sorted({licence_of(s.suite) for s in samples}))}",
             "command": f"python scripts/fit_default.py --data DATA --suites {args.suites} --out {args.out.name}",
             "seed": SEED,
             "keepad": __version__,
@@ -93,6 +94,10 @@ def main() -> None:
     )
     write_checkpoint(args.out, trained_tensors(model), info)
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, {model.calibration}")
+
+
+def licence_of(suite: str) -> str:
+    return LICENCES.get(suite, "its own licence")
 
 
 def pixels_of(model: KeepAD, sample: Sample) -> Tensor:
@@ -104,7 +109,7 @@ def pixels_of(model: KeepAD, sample: Sample) -> Tensor:
 @torch.inference_mode()
 def features_of(model: KeepAD, sample: Sample, cache: Path) -> Tensor:
     """(layers, 1 + N, C) unit features of the head layers, CLS first, half precision; computed once and kept."""
-    path = cache / model.backbone.name / (sample.key.replace("/", "__") + ".npy")
+    path = cache / (sample.key.replace("/", "__") + ".npy")
     if not path.is_file():
         tokens, done, parts = model.backbone.embed(pixels_of(model, sample)), 0, []
         for layer in model.placement.head_layers:

@@ -29,7 +29,7 @@ from torch import Tensor
 from keepad.backbone import DEFAULT_BACKBONE, spec_of
 from keepad.backbone.weights import Say, say_on_stderr
 from keepad.checkpoint import bundled_checkpoints, read_info
-from keepad.cli.command import command_line
+from keepad.command import command_line
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.flops import count_flops
@@ -342,7 +342,7 @@ def _timed_pass(model: KeepAD, batch: Tensor, point: OperatingPoint) -> tuple[fl
     on_gpu = batch.device.type == "cuda"
     if on_gpu:
         torch.cuda.synchronize(batch.device)
-    stages = Stages(synchronise=on_gpu)
+    stages = Stages(synchronise=model.device)
     start = time.perf_counter()
     outcomes = model.finish(model.prefix(batch, stages), point, model.image_size, stages)
     return time.perf_counter() - start, stages, outcomes

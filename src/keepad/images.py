@@ -70,6 +70,13 @@ def to_input(image: Image.Image, size: tuple[int, int]) -> np.ndarray:
     return np.array(image, dtype=np.uint8)
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """A file opened as an image with nothing decoded yet: raster formats only, and our own limit on its size."""
+    with path.open("rb") as file, _own_size_limit(), Image.open(file, formats=_FORMATS) as image:
+        yield image
+
+
 def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
     """The image files that `paths` stand for: files as given, folders searched through and through.
 

@@ -33,17 +33,17 @@ class Stages:
     """Seconds spent in each stage of a pass, in the order of the pass.
 
     Attributes:
-        synchronise: Wait for the device at every mark; only timing needs it, and it would slow a GPU down.
+        synchronise: Device to wait for at every mark; only timing needs it, and it would slow a GPU down.
     """
 
-    synchronise: bool = False
+    synchronise: torch.device | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _last: float = field(default_factory=time.perf_counter)
 
     def mark(self, stage: str) -> None:
         """Book the time since the last mark to `stage`."""
-        if self.synchronise and torch.cuda.is_available():
-            torch.cuda.synchronize()
+        if self.synchronise is not None and self.synchronise.type == "cuda":
+            torch.cuda.synchronize(self.synchronise)
         now = time.perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
@@ -272,6 +272,8 @@ class KeepAD(nn.Module):
         pixels = torch.from_numpy(np.stack([one.pixels for one in inputs])).to(self.device)
         images = pixels.permute(0, 3, 1, 2).float() / 255
         outcomes = self.finish(self.prefix(images, stages), self.point, self.image_size, stages)
+        stages.synchronise = self.device
+        stages.mark("scoring")  # on a GPU, whatever is still under way
         timings = {stage: seconds / len(inputs) for stage, seconds in stages.seconds.items()}
         return [self._prediction(one, outcome, timings) for one, outcome in zip(inputs, outcomes, strict=True)]
 

@@ -42,10 +42,8 @@ class Placement:
                 f"routers must stand in order and at or before the first head layer, but shallow is {self.shallow}, "
                 f"deep {self.deep} and the first head layer {first}."
             )
-        if not first <= self.exit <= self.head_layers[-1]:
-            raise KeepADError(
-                f"the exit must lie between the first and the last head layer, not after block {self.exit}."
-            )
+        if self.exit not in self.head_layers:
+            raise KeepADError(f"the exit must follow a head layer, but {self.exit} is none.")
         for layers in (self.base_layers, self.mid_layers):
             if not layers or not set(layers) <= {layer for layer in self.head_layers if layer <= self.exit}:
                 raise KeepADError(f"score layers must be head layers up to the exit, not {list(layers)}.")

@@ -97,7 +97,8 @@ def recover(responses: Tensor, survivors: Tensor, grid: tuple[int, int], *, mode
 def upsample(maps: Tensor, size: tuple[int, int], *, smoothing: float = 0.0) -> Tensor:
     """Patch maps (B, rows, columns) at pixel size (B, H, W), bilinear; smoothed by a Gaussian if sigma is positive."""
     pixels = F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)
-    return (_smooth(pixels, smoothing) if smoothing > 0 else pixels).squeeze(1)
+    pixels = _smooth(pixels, smoothing) if smoothing > 0 else pixels
+    return pixels.squeeze(1).clamp(0, 1)  # interpolation may pass 1 by a rounding error
 
 
 def _smooth(pixels: Tensor, sigma: float) -> Tensor:

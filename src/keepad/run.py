@@ -12,7 +12,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from keepad.cli.console import progress
+from keepad.console import progress
 from keepad.errors import KeepADError
 from keepad.files import writable_folder
 from keepad.model import ImageSource, KeepAD
@@ -133,6 +133,7 @@ def run_folder(
     return summary
 
 
+_LONGEST_NAME = 200  # bytes; file systems allow 255
 _COLUMNS = ("path", "pred_score", "pred_label", "keep_shallow", "keep_final", "evidence", "seconds")
 
 
@@ -144,7 +145,15 @@ def _overlay_names(paths: Sequence[Path]) -> dict[Path, str]:
     """A flat, distinct PNG name for every image: its path below what all of them share."""
     whole = {path: path.absolute() for path in paths}
     try:
-        shared = Path(os.path.commonpath([path.parent for path in whole.values()]))
+        shared = len(Path(os.path.commonpath([path.parent for path in whole.values()])).parts)
     except ValueError:  # on different drives nothing is shared
-        return {path: "__".join(place.parts[1:]) + ".png" for path, place in whole.items()}
-    return {path: "__".join(place.relative_to(shared).parts) + ".png" for path, place in whole.items()}
+        shared = 1
+    names: dict[Path, str] = {}
+    taken: set[str] = set()
+    for number, (path, place) in enumerate(whole.items()):
+        name = "__".join(place.parts[shared:])
+        if name in taken or len(name.encode()) > _LONGEST_NAME:
+            name = f"{number}__{place.name[-_LONGEST_NAME // 4 :]}"
+        taken.add(name)
+        names[path] = f"{name}.png"
+    return names

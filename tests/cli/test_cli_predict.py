@@ -79,7 +79,7 @@ def test_a_folder_becomes_lines_overlays_and_a_report(
     assert len(overlays) == 10
     assert overlays[0] == "part0__0.png.png"
     html = (out / "report.html").read_text()
-    assert "part1/9.png" in html or "9.png" in html
+    assert all(f"{number}.png" in html for number in range(10))
     assert point in html
 
 
@@ -115,18 +115,17 @@ def test_one_unreadable_image_of_ten(folder: Path, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("make", "sentence", "code"),
     [
-        (lambda p: p / "nowhere", "nowhere"),
-        (lambda p: (p / "empty").mkdir() or p / "empty", "no image"),
-        (lambda p: (p / "notes.txt").write_text("x") and p / "notes.txt", "notes.txt"),
+        (lambda p: p / "nowhere", "nowhere", 2),
+        (lambda p: (p / "empty").mkdir() or p / "empty", "no image", 2),
+        (lambda p: (p / "notes.txt").write_text("x") and p / "notes.txt", "notes.txt", 1),
     ],
 )
-def test_inputs_that_hold_no_image(make, sentence, tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    code = run("predict", make(tmp_path), "--out", tmp_path / "out", monkeypatch=monkeypatch)
+def test_inputs_that_hold_no_image(make, sentence, code, tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    assert run("predict", make(tmp_path), "--out", tmp_path / "out", monkeypatch=monkeypatch) == code
     printed = capsys.readouterr().err
-    assert code in (1, 2)
-    assert sentence in printed.replace("\n", " ") or sentence in (tmp_path / "out" / "predictions.jsonl").read_text()
+    assert sentence in printed.replace("\n", " ")
     assert "Traceback" not in printed
 
 

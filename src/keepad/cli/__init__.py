@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from keepad.cli import benchmark, data, demo, evaluate, models, predict
-from keepad.cli.console import stderr
+from keepad.console import stderr
 from keepad.errors import KeepADError
 from keepad.version import __version__
 

@@ -41,7 +41,7 @@ def benchmark(
     """Time operating points against dense in one run, beside the FLOPs they were promised to save."""
     from keepad.backbone import DEFAULT_BACKBONE
     from keepad.benchmark import Plan, Record, pictures, run, settings_of, tables, write_report
-    from keepad.cli.console import progress, stdout
+    from keepad.console import progress, stdout
     from keepad.run import writable_folder
 
     plan = Plan(

@@ -19,8 +19,8 @@ def demo(
     point: PointOption = "prune50",
     device: DeviceOption = None,
 ) -> None:
-    """Detect painted defects on real textures: no data set and no download but the backbone's weights."""
-    from keepad.cli.console import stdout
+    """Detect defects painted onto one photographed and three rendered surfaces; only the backbone is downloaded."""
+    from keepad.console import stdout
     from keepad.demo import write_demo_images
     from keepad.files import writable_folder
     from keepad.loading import load

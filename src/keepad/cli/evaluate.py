@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,7 +53,7 @@ def evaluate(
 
     Can be interrupted: the same command goes on where it stopped. Exits with 1 if some images could not be used.
     """
-    from keepad.cli.console import progress, stderr, stdout
+    from keepad.console import progress, stderr, stdout
     from keepad.data import read_dataset
     from keepad.errors import KeepADError
     from keepad.evaluate import evaluate, write_cases, write_plots
@@ -66,7 +67,15 @@ def evaluate(
     detector = load(model, device=device, weights=weights)
     try:
         results = evaluate(
-            detector, dataset, chosen, out, batch_size=batch, limit=limit, fresh=fresh, progress=progress
+            detector,
+            dataset,
+            chosen,
+            out,
+            batch_size=batch,
+            limit=limit,
+            fresh=fresh,
+            command=sys.argv,
+            progress=progress,
         )
         try:
             written = write_plots(results)

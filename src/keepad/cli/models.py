@@ -11,7 +11,7 @@ def models() -> None:
     from keepad.backbone.registry import BACKBONES, BackboneSpec
     from keepad.backbone.weights import cache_folder, cached_file
     from keepad.checkpoint import bundled_checkpoints, read_info
-    from keepad.cli.console import stdout
+    from keepad.console import stdout
 
     def origin(spec: BackboneSpec) -> str:
         places = [f"timm hub {spec.architecture}.{spec.tag}"] if spec.tag else []

@@ -42,7 +42,7 @@ def predict(
     """Say which images are defective, and where."""
     from rich.markup import escape
 
-    from keepad.cli.console import stderr, stdout
+    from keepad.console import stderr, stdout
     from keepad.images import find_images
     from keepad.loading import load
     from keepad.run import run_folder

@@ -9,6 +9,7 @@ from PIL import Image, ImageOps
 
 from keepad.data.samples import Sample
 from keepad.errors import ImageError, KeepADError
+from keepad.images import opened
 
 # EXIF orientations from this one on exchange width and height.
 _FIRST_TURNED_ORIENTATION = 5
@@ -17,8 +18,8 @@ _FIRST_TURNED_ORIENTATION = 5
 def load_mask(sample: Sample, size: tuple[int, int]) -> np.ndarray:
     """(H, W) bool, True where the image is defective, at the size (H, W) to which the image is squashed.
 
-    Every value above zero marks a defect. The mask is then resized by bilinear interpolation, and a pixel counts where
-    more than half of it is covered: the protocol of the zero-shot literature. Normal samples get all zeros.
+    Every value above zero marks a defect. The mask is then squashed as its image is, and a pixel counts where more than
+    half of it is covered. Normal samples get all zeros.
 
     Raises:
         KeepADError: The sample is anomalous without a mask, the mask cannot be read, or its size is not its image's.
@@ -33,7 +34,7 @@ def load_mask(sample: Sample, size: tuple[int, int]) -> np.ndarray:
     check_headers(sample)
     pixels = Image.fromarray(defect_pixels(sample.mask).astype(np.uint8) * 255)
     if pixels.size != (width, height):
-        pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
+        pixels = pixels.resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(pixels) > 127
 
 
@@ -44,7 +45,7 @@ def defect_pixels(path: Path) -> np.ndarray:
         ImageError: The file cannot be read.
     """
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             upright = ImageOps.exif_transpose(image)
             # Integer and float masks keep their values: conversion would round small ones to zero.
             single = upright.mode in {"1", "L", "F"} or upright.mode.startswith("I")
@@ -75,7 +76,7 @@ def check_headers(sample: Sample) -> None:
 def _upright_size(path: Path) -> tuple[int, int]:
     """Width and height after the orientation in the header is applied."""
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             # A PNG may hold its EXIF behind the pixels, so that asking for it would read them all.
             orientation = 1 if image.format == "PNG" else image.getexif().get(0x0112, 1)
             width, height = image.size

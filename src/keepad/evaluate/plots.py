@@ -11,6 +11,7 @@ import numpy as np
 
 from keepad.errors import KeepADError
 from keepad.evaluate.results import Results
+from keepad.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,11 @@ def write_plots(results: Results) -> list[Path]:
         ):
             if figure is not None:
                 written.append(results.out / name)
-                figure.savefig(written[-1], dpi=160)
+                try:
+                    with replacing(written[-1]) as partial:
+                        figure.savefig(partial, dpi=160, format="png")
+                except OSError as error:
+                    raise KeepADError(f"{written[-1]} cannot be written: {error.strerror or error}.") from error
     return written
 
 

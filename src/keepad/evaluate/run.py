@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 import timm
 import torch
 
-from keepad.cli.command import command_line
+from keepad.command import command_line
 from keepad.data import Dataset, Sample, load_mask
 from keepad.errors import KeepADError
 from keepad.evaluate.markdown import to_markdown
@@ -62,6 +61,7 @@ def evaluate(
     batch_size: int = 1,
     limit: int | None = None,
     fresh: bool = False,
+    command: Sequence[str] = (),
     progress: Progress = _silent,
 ) -> Results:
     """The measures of every operating point on the test images, also as `results.json` and `results.md` in `out`.
@@ -77,8 +77,9 @@ def evaluate(
         batch_size: Images that share one forward pass.
         limit: At most so many images a class, anomalous and normal ones in equal parts, spread evenly; None is all.
         fresh: Drop the state in `out` and start over.
+        command: What was typed to get here, for the record.
         progress: Called with a title and the number of images; a context manager that gives what is called with the
-            number of images done since, such as `keepad.cli.console.progress`.
+            number of images done since, such as `keepad.console.progress`.
 
     Raises:
         KeepADError: There is nothing to evaluate, `out` holds the state of another evaluation, or it cannot be written.
@@ -96,7 +97,9 @@ def evaluate(
         with progress("evaluate", len(everything)) as advance:
             outcomes = run.outcomes(advance)
         content = {
-            "settings": _settings(model, chosen, dataset, identity, outcomes, batch_size=batch_size, limit=limit),
+            "settings": _settings(
+                model, chosen, dataset, identity, outcomes, batch_size=batch_size, limit=limit, command=command
+            ),
             **_numbers(outcomes, [point.name for point in chosen]),
             "errors": run.errors,
         }
@@ -251,9 +254,7 @@ class _Run:
             for b, one in enumerate(inputs):
                 if one.mask is not None:
                     for name, metrics in state.pixels.items():
-                        # Interpolation may pass 1 by a rounding error.
-                        values = outcomes[name][b].pixel_map.float().cpu().numpy().clip(0, 1)
-                        metrics.update(values, one.mask)
+                        metrics.update(outcomes[name][b].pixel_map.float().cpu().numpy(), one.mask)
             now = time.perf_counter()
             for row in rows:
                 row["seconds"] = [network / len(inputs), (now - self._clock) / len(inputs)]
@@ -337,6 +338,7 @@ def _settings(
     *,
     batch_size: int,
     limit: int | None,
+    command: Sequence[str],
 ) -> dict[str, Any]:
     suites: dict[str, dict[str, int]] = {}
     for outcome in outcomes:
@@ -348,7 +350,7 @@ def _settings(
     seconds = [row["seconds"] for outcome in outcomes for row in outcome.rows]
     network, whole = np.mean(seconds, axis=0).tolist() if seconds else (None, None)
     return {
-        "command": command_line(sys.argv),
+        "command": command_line(command),
         "model": model.name,
         "backbone": model.backbone.name,
         "checkpoint_digest": identity["checkpoint"],

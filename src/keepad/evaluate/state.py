@@ -12,6 +12,7 @@ import json
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +28,7 @@ from keepad.loading import trained_tensors
 from keepad.metrics import PixelMetrics
 from keepad.model import KeepAD
 from keepad.presets import OperatingPoint
+from keepad.version import __version__
 
 Row = dict[str, Any]
 
@@ -37,7 +39,8 @@ _CALLED = {
     "backbone": "backbone",
     "image_size": "image size",
     "points": "operating points",
-    "data": "images",
+    "data": "images or masks",
+    "version": "version of KeepAD",
 }
 
 
@@ -51,11 +54,13 @@ def fingerprint(model: KeepAD, points: Sequence[OperatingPoint], samples: Iterab
     trained = {name: tensor.detach().cpu() for name, tensor in trained_tensors(model).items()}
     backbone = {name: tensor.detach().cpu() for name, tensor in model.backbone.vit.state_dict().items()}
     fixed = [asdict(model.placement), asdict(model.calibration), model.head.temperature]
+    fixed += [model.backbone.mean, model.backbone.std, model.backbone.antialias]
     checkpoint = hashlib.sha256(f"{digest_of(trained)}{json.dumps(fixed, sort_keys=True)}".encode())
     data = hashlib.sha256()
     for sample in samples:
         mask = None if sample.mask is None else key_of(sample.mask, sample)
         line = [sample.suite, sample.cls, key_of(sample.image, sample), sample.label, mask]
+        line += [file.stat().st_size if file and file.is_file() else None for file in (sample.image, sample.mask)]
         data.update(f"{json.dumps(line)}\n".encode())
     return {
         "checkpoint": checkpoint.hexdigest(),
@@ -63,6 +68,7 @@ def fingerprint(model: KeepAD, points: Sequence[OperatingPoint], samples: Iterab
         "image_size": list(model.image_size),
         "points": [asdict(point) for point in points],
         "data": data.hexdigest(),
+        "version": __version__,
     }
 
 
@@ -74,8 +80,9 @@ def open_folder(folder: Path, found: dict[str, Any], *, fresh: bool) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / _FINGERPRINT
-    if fresh:
-        for old in (file, *folder.glob("*.jsonl"), *folder.glob("*.npz")):
+    if fresh or not file.exists():
+        # The fingerprint goes last: without it nobody would know whose numbers the other files hold.
+        for old in (*folder.glob("*.jsonl"), *folder.glob("*.npz"), *folder.glob("*.part"), file):
             old.unlink(missing_ok=True)
     try:
         stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
@@ -118,7 +125,9 @@ class ClassState:
             try:
                 with np.load(self._arrays) as arrays:
                     covered = int(arrays["lines"])
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+                    for name in arrays.files:  # a member's checksum is only looked at when it is read
+                        arrays[name]
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
                 covered = 0
         content = self._lines.read_bytes() if self._lines.exists() else b""
         lines = content.split(b"\n")[:-1][:covered]  # what follows the last line end is a torn line

@@ -63,8 +63,10 @@ def choose_blocks(risk: Tensor, block: Tensor, target: int) -> tuple[Tensor, Ten
 
 def keep_deep(risk: Tensor, index: Tensor, grid: tuple[int, int], budget: DeepBudget) -> DeepChoice:
     """Which tokens of one image stay: risk (n,), index (n,) on the original grid."""
+    device = risk.device
+    risk, index = risk.cpu(), index.cpu()  # one transfer: a few hundred numbers, and doubles are not had everywhere
     evidence = float(evidence_of(risk, budget.tail))
     target = token_budget(evidence, len(risk), budget)
     _, mask = choose_blocks(risk, block_ids(index, grid, budget.block), target)
     positions = mask.nonzero().squeeze(1)
-    return DeepChoice(positions[index[positions].argsort()], evidence, target)
+    return DeepChoice(positions[index[positions].argsort()].to(device), evidence, target)

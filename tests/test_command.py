@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepad.cli.command import command_line
+from keepad.command import command_line
 
 
 def test_absolute_paths_lose_their_folders() -> None:
