@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -491,22 +492,22 @@ def _stage_cells(record: Record) -> list[str]:
     return [*_setting_cells(record), *(f"{record.stages[stage]:.2f}" for stage in STAGES)]
 
 
-def tables(records: Iterable[Record]) -> tuple[Table, Table]:
-    """Two tables for a terminal: times against dense, and the time of each stage."""
-    records = list(records)
-    times = Table(title="Milliseconds an image, against dense in the same run", title_justify="left")
-    stages = Table(title="Milliseconds an image by stage", title_justify="left")
-    for table, columns, cells in ((times, _COLUMNS, _cells), (stages, (*_COLUMNS[:5], *STAGES), _stage_cells)):
-        for column in columns:
-            words = column in ("backbone", "dtype", "point")
-            table.add_column(column, justify="left" if words else "right", overflow="fold" if words else "ellipsis")
-        for record in records:
-            table.add_row(*cells(record), end_section=record is _last_of_setting(records, record))
-    return times, stages
-
-
-def _last_of_setting(records: Sequence[Record], one: Record) -> Record:
-    return [record for record in records if _setting_cells(record)[:4] == _setting_cells(one)[:4]][-1]
+def tables(records: Iterable[Record]) -> list[Table]:
+    """Two tables for a terminal for each setting: times against dense, and the time of each stage."""
+    found = []
+    for setting, group in groupby(records, key=lambda record: tuple(_setting_cells(record)[:4])):
+        name, batch, threads, dtype = setting
+        title = f"{name}, batch {batch}, {threads} threads, {dtype}: milliseconds an image"
+        times = Table(*(_COLUMNS[4:]), title=f"{title}, against dense in the same run", title_justify="left")
+        stages = Table("point", *STAGES, title=f"{title}, by stage", title_justify="left")
+        for record in group:
+            times.add_row(*_cells(record)[4:])
+            stages.add_row(*_stage_cells(record)[4:])
+        for table in (times, stages):
+            for column in table.columns[1:]:
+                column.justify, column.no_wrap = "right", True
+        found += [times, stages]
+    return found
 
 
 def to_markdown(records: Sequence[Record], settings: dict[str, Any]) -> str:
