@@ -41,10 +41,10 @@ def numbers(evaluation: dict[str, Any], benchmark: dict[str, Any]) -> str:
     machine = benchmark["settings"]["machine"]
     lines += [
         "",
-        f"Accuracy: `{evaluation['settings']['command']}`, mean over {', '.join(unseen)} ({images} images), which the "
-        f"checkpoint has not seen; it was fitted on {', '.join(seen)}. [All numbers](docs/evaluation/results.md).",
-        f"Speed: `{benchmark['settings']['command']}`, one image at a time on {machine['cores']} CPU cores, dense and "
-        "pruned interleaved. [All numbers](docs/benchmark/default.md).",
+        f"- Accuracy: `{evaluation['settings']['command']}`, mean over {', '.join(unseen)} ({images} images), which "
+        f"the checkpoint has not seen; it was fitted on {', '.join(seen)}. [All numbers](docs/evaluation/results.md).",
+        f"- Speed: `{benchmark['settings']['command']}`, one image at a time on {machine['cores']} CPU cores, dense "
+        "and pruned interleaved. [All numbers](docs/benchmark/default.md).",
     ]
     return "\n".join(lines)
 

@@ -29,8 +29,8 @@ def results(tiny, dataset, one_thread, tmp_path_factory):
     """An evaluation by a checkpoint that was trained on `parts`."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tiny, "provenance", {"data": [{"suite": "parts"}]})
-        patched.setattr(sys, "argv", ["/opt/bin/keepad", "evaluate", "--data", str(dataset.root)])
-        return evaluate(tiny, dataset, POINTS, tmp_path_factory.mktemp("out"))
+        command = ["/opt/bin/keepad", "evaluate", "--data", str(dataset.root)]
+        return evaluate(tiny, dataset, POINTS, tmp_path_factory.mktemp("out"), command=command)
 
 
 def section(page: str, heading: str) -> str:

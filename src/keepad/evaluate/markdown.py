@@ -27,7 +27,7 @@ def to_markdown(content: dict[str, Any]) -> str:
         return f"{suite} {DAGGER}" if suite in seen else suite
 
     blocks = [
-        f"Made by `{settings['command']}`; do not edit.",
+        f"Made by `{settings['command'] or 'keepad.evaluate'}`; do not edit.",
         "# Evaluation",
         _setting_lines(settings),
         _reading(content),

@@ -39,7 +39,7 @@ _CALLED = {
     "backbone": "backbone",
     "image_size": "image size",
     "points": "operating points",
-    "data": "images or masks",
+    "data": "images",
     "version": "version of KeepAD",
 }
 
@@ -60,7 +60,6 @@ def fingerprint(model: KeepAD, points: Sequence[OperatingPoint], samples: Iterab
     for sample in samples:
         mask = None if sample.mask is None else key_of(sample.mask, sample)
         line = [sample.suite, sample.cls, key_of(sample.image, sample), sample.label, mask]
-        line += [file.stat().st_size if file and file.is_file() else None for file in (sample.image, sample.mask)]
         data.update(f"{json.dumps(line)}\n".encode())
     return {
         "checkpoint": checkpoint.hexdigest(),
