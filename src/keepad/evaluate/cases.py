@@ -27,9 +27,9 @@ font:15px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 h1{font-size:28px;letter-spacing:-.02em;margin:0 0 10px}h2{margin:44px 0 0;font-size:21px}
 h3{margin:22px 0 8px;font-size:15px}p{color:#667080;margin:0 0 10px;max-width:90ch}
 .warn{color:#8a1f1f;background:#fdecea;border-radius:8px;padding:10px 14px}
-figure{display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start;margin:0 0 14px;padding:12px;background:#fff;
-border:1px solid #e2e5ea;border-radius:12px}
-figcaption{flex-basis:100%;font-size:13px;color:#667080;overflow-wrap:anywhere}
+figure{display:grid;grid-template-columns:minmax(0,3.4fr) minmax(0,1fr);gap:12px;align-items:start;
+margin:0 0 14px;padding:12px;background:#fff;border:1px solid #e2e5ea;border-radius:12px}
+figcaption{grid-column:1/-1;font-size:13px;color:#667080;overflow-wrap:anywhere}
 figcaption b{color:#171b22;font-weight:600}
 img{display:block;max-width:100%;height:auto}
 """
