@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from keepad.cli.predict import DeviceOption
+from keepad.cli.options import DeviceOption, parts_of
 from keepad.errors import KeepADError
 
 
@@ -45,11 +45,11 @@ def benchmark(
     from keepad.run import writable_folder
 
     plan = Plan(
-        backbones=_words(backbones or DEFAULT_BACKBONE),
-        points=_words(points),
+        backbones=tuple(parts_of(backbones or DEFAULT_BACKBONE)),
+        points=tuple(parts_of(points)),
         batches=_numbers("--batch", batch),
         threads=None if threads is None else _numbers("--threads", threads),
-        dtypes=_words(dtype),
+        dtypes=tuple(parts_of(dtype)),
         engine=engine,
         warmup=warmup,
         repeats=repeats,
@@ -81,13 +81,8 @@ def benchmark(
         raise typer.Exit(130)
 
 
-def _words(text: str) -> tuple[str, ...]:
-    """The distinct parts of a list with commas."""
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-
-
 def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(word) for word in _words(text))
+        return tuple(int(word) for word in parts_of(text))
     except ValueError:
         raise KeepADError(f"{option} takes whole numbers separated by commas, not {text!r}.") from None

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from keepad.console import stderr, stdout
 from keepad.data import LAYOUTS, Dataset, Sample, check_headers, read_dataset
 from keepad.errors import ImageError, KeepADError
 
@@ -36,16 +36,15 @@ def check(
 
     Exits with 0 if nothing is wrong, 1 if it can be used but something is, and 2 if it was not recognised.
     """
-    console = Console()
     dataset = read_dataset(path, layout)
-    console.print(_recognised(dataset), soft_wrap=True, markup=False, highlight=False)
-    console.print(_table(dataset))
+    stdout.print(_recognised(dataset), soft_wrap=True, markup=False, highlight=False)
+    stdout.print(_table(dataset))
     problems = [*dataset.problems, *_header_problems(dataset.samples)]
     for problem in problems:
-        console.print(f"- {problem}", soft_wrap=True, markup=False, highlight=False)
+        stdout.print(f"- {problem}", soft_wrap=True, markup=False, highlight=False)
     if problems:
         raise typer.Exit(1)
-    console.print("Nothing is wrong.")
+    stdout.print("Nothing is wrong.")
 
 
 def _recognised(dataset: Dataset) -> str:
@@ -73,10 +72,9 @@ def _table(dataset: Dataset) -> Table:
 
 def _header_problems(samples: Sequence[Sample]) -> list[str]:
     """What the headers of all files tell: a count and some sentences for each kind of fault."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        console.print(f"Opening {len(samples)} images and their masks.", soft_wrap=True)
-    checked = track(samples, "Opening files", console=console, transient=True, disable=not console.is_terminal)
+    if not stderr.is_terminal:
+        stderr.print(f"Opening {len(samples)} images and their masks.", soft_wrap=True)
+    checked = track(samples, "Opening files", console=stderr, transient=True, disable=not stderr.is_terminal)
     faults = [fault for sample in checked if (fault := _fault(sample))]
     unreadable = [str(fault) for fault in faults if isinstance(fault, ImageError)]
     mismatched = [str(fault) for fault in faults if not isinstance(fault, ImageError)]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from keepad.cli.predict import DeviceOption, ModelOption, PointOption, WeightsOption
+from keepad.cli.options import DeviceOption, ModelOption, PointOption, WeightsOption
 
 
 def demo(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keepad.cli.options import DeviceOption, ModelOption, WeightsOption, parts_of
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -28,12 +30,8 @@ def evaluate(
     layout: Annotated[
         str | None, typer.Option("--layout", help="How the folder is arranged, if it is not recognised.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Checkpoint name or file; the bundled default if left out.")
-    ] = None,
-    weights: Annotated[
-        Path | None, typer.Option("--weights", help="Backbone weights to use instead of the cached or downloaded ones.")
-    ] = None,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
     points: Annotated[
         str, typer.Option("--points", "-p", help="Operating points, separated by commas.")
     ] = "dense,prune30,prune50,prune70",
@@ -45,9 +43,7 @@ def evaluate(
         bool, typer.Option("--fresh", help="Start over instead of going on with what is in the folder.")
     ] = False,
     cases: Annotated[bool, typer.Option("--cases/--no-cases", help="Write a page of best and worst images.")] = True,
-    device: Annotated[
-        str | None, typer.Option("--device", help="For instance cpu or cuda:0; chosen by itself if left out.")
-    ] = None,
+    device: DeviceOption = None,
 ) -> None:
     """Measure how well operating points find defects in a labelled data set.
 
@@ -62,8 +58,11 @@ def evaluate(
     def tell(line: str) -> None:
         stderr.print(line, soft_wrap=True, markup=False, highlight=False)
 
-    chosen = _listed(points) or []
-    dataset = read_dataset(data, layout).select(suites=_listed(suites), classes=_listed(classes))
+    chosen = parts_of(points)
+    dataset = read_dataset(data, layout).select(
+        suites=None if suites is None else parts_of(suites),
+        classes=None if classes is None else parts_of(classes),
+    )
     detector = load(model, device=device, weights=weights)
     try:
         results = evaluate(
@@ -97,10 +96,6 @@ def evaluate(
         tell(f"left out: {failed['path']}: {failed['error']}")
     if results.errors:
         raise typer.Exit(1)
-
-
-def _listed(names: str | None) -> list[str] | None:
-    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
 
 
 def _table(results: Results) -> Table:

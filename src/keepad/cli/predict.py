@@ -7,20 +7,12 @@ from typing import Annotated
 
 import typer
 
+from keepad.cli.options import DeviceOption, ModelOption, PointOption, WeightsOption
+
 PathsArgument = Annotated[
     list[Path], typer.Argument(help="Images, or folders of images (all folders below are searched).")
 ]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="Folder for predictions.jsonl, overlays and report.html.")]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help="Checkpoint name or file; the bundled default if left out.")
-]
-WeightsOption = Annotated[
-    Path | None, typer.Option("--weights", help="Backbone weights to use instead of the cached or downloaded ones.")
-]
-PointOption = Annotated[str, typer.Option("--point", "-p", help="Operating point: dense, prune30, prune50 or prune70.")]
-DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="For instance cpu or cuda:0; chosen by itself if left out.")
-]
 
 
 def predict(

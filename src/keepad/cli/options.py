@@ -1,0 +1,24 @@
+"""Options that several commands share, so that they are called and explained alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="Checkpoint name or file; the bundled default if left out.")
+]
+WeightsOption = Annotated[
+    Path | None, typer.Option("--weights", help="Backbone weights to use instead of the cached or downloaded ones.")
+]
+PointOption = Annotated[str, typer.Option("--point", "-p", help="Operating point: dense, prune30, prune50 or prune70.")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="For instance cpu or cuda:0; chosen by itself if left out.")
+]
+
+
+def parts_of(text: str) -> list[str]:
+    """The distinct parts of a list with commas, in their order."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
