@@ -194,7 +194,12 @@ def test_real_images_with_the_real_detector_and_a_real_interrupt(shared_data: Pa
         str(out),
     ]
     process = subprocess.Popen(
-        command, env={**os.environ, "COLUMNS": "200"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        env={**os.environ, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # whoever runs the tests in the background has children ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
