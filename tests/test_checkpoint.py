@@ -25,7 +25,7 @@ def info(tiny: KeepAD) -> CheckpointInfo:
         mean=tiny.backbone.mean,
         std=tiny.backbone.std,
         antialias=True,
-        temperature=0.07,
+        readings=tiny.head.readings,
         placement=tiny.placement,
         calibration=replace(tiny.calibration, patch_weight=0.25, image_threshold=0.6),
         provenance={"data": [{"suite": "none", "images": 3}]},
@@ -71,9 +71,9 @@ def test_damaged_and_foreign_files_are_refused(tiny: KeepAD, info: CheckpointInf
     with pytest.raises(KeepADError, match="no KeepAD checkpoint"):
         load(path)
     save_file({"x": torch.zeros(2)}, path, metadata={"keepad": '{"format": 99}'})
-    with pytest.raises(KeepADError, match="update KeepAD"):
+    with pytest.raises(KeepADError, match="format 99"):
         load(path)
-    save_file({"x": torch.zeros(2)}, path, metadata={"keepad": '{"format": 1}'})
+    save_file({"x": torch.zeros(2)}, path, metadata={"keepad": '{"format": 2}'})
     with pytest.raises(KeepADError, match="cannot be read"):
         load(path)
 

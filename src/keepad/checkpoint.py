@@ -14,10 +14,10 @@ from torch import Tensor
 
 from keepad.errors import KeepADError
 from keepad.files import replacing
-from keepad.presets import Calibration, Placement
+from keepad.presets import Calibration, Placement, Reading
 
 _KEY = "keepad"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CheckpointInfo:
         mean: Normalisation the features were made with.
         std: The same.
         antialias: How position embeddings were resampled.
-        temperature: Temperature of the prototype head.
+        readings: How each head layer's cosines become responses.
         placement: Where routers, head and exit sit.
         calibration: What was fitted on source data.
         provenance: Data with counts and licences, command, versions.
@@ -45,7 +45,7 @@ class CheckpointInfo:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     antialias: bool
-    temperature: float
+    readings: tuple[Reading, ...]
     placement: Placement
     calibration: Calibration
     provenance: dict[str, Any]
@@ -60,7 +60,8 @@ class CheckpointInfo:
             found = fields.pop("format")
             if found != _FORMAT:
                 raise KeepADError(
-                    f"{path} has checkpoint format {found}, this version reads format {_FORMAT}; update KeepAD."
+                    f"{path} has checkpoint format {found}, but this version of KeepAD reads format {_FORMAT}; "
+                    "use the version that wrote it, or train it anew."
                 )
             placement: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value
@@ -69,7 +70,12 @@ class CheckpointInfo:
             for key in ("image_size", "mean", "std"):
                 fields[key] = tuple(fields[key])
             calibration = Calibration(**fields.pop("calibration"))
-            return CheckpointInfo(placement=Placement(**placement), calibration=calibration, **fields)
+            readings = tuple(Reading(**reading) for reading in fields.pop("readings"))
+            if len(readings) != len(placement["head_layers"]):
+                raise ValueError("one reading for each head layer")
+            return CheckpointInfo(
+                placement=Placement(**placement), calibration=calibration, readings=readings, **fields
+            )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise KeepADError(f"{path} carries a description that cannot be read; get the checkpoint again.") from error
 

@@ -11,8 +11,12 @@ from keepad.errors import KeepADError
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """A place beside `path` to write to; moved onto it at the end, so a kill or a full disk leaves no half of a file.
+
+    Args:
+        path: The file.
+        durable: Wait until the disk has it, so that not even a power cut leaves half of it; slow for many files.
 
     Raises:
         OSError: Whatever writing raised; nothing is left behind then.
@@ -21,8 +25,9 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        with partial.open("rb+") as written:
-            os.fsync(written.fileno())  # or a power cut could leave the new name with nothing behind it
+        if durable:
+            with partial.open("rb+") as written:
+                os.fsync(written.fileno())  # or a power cut could leave the new name with nothing behind it
         partial.replace(path)
     finally:
         with contextlib.suppress(OSError):

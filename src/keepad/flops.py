@@ -113,5 +113,9 @@ def count_flops(model: KeepAD, outcome: Outcome, point: OperatingPoint) -> Flops
         selectors += 2 * _linear_weights(model.shallow) + 2 * grid * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(model.deep) + 2 * 2 * shallow * width
-    layers = sum(layer <= len(entering) for layer in model.placement.head_layers)
-    return Flops(embed, linear, attention, selectors, head=layers * 2 * (deep + 1) * width)
+    head = 0
+    for layer in (layer for layer in model.placement.head_layers if layer <= len(entering)):
+        head += 2 * (deep + 1) * width
+        if model.head.reads_unlikeness(layer):
+            head += 2 * deep**2 * width
+    return Flops(embed, linear, attention, selectors, head)

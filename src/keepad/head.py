@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from keepad.presets import Reading
 
 
 class PrototypeHead(nn.Module):
@@ -13,27 +17,41 @@ class PrototypeHead(nn.Module):
     Args:
         layers: Head layers, counted from 1.
         width: Width of the backbone.
-        temperature: What cosines are divided by before the softmax.
+        readings: How each layer's cosines become responses; the plain softmax of the pair if None.
     """
 
-    def __init__(self, layers: tuple[int, ...], width: int, temperature: float = 0.07) -> None:
+    def __init__(self, layers: tuple[int, ...], width: int, readings: Sequence[Reading] | None = None) -> None:
         super().__init__()
         self.layers = layers
-        self.temperature = temperature
+        self.readings = tuple(readings) if readings is not None else (Reading(),) * len(layers)
         # (layer, normal / anomaly, width)
         self.patch = nn.Parameter(torch.empty(len(layers), 2, width).normal_(std=0.02))
         self.cls = nn.Parameter(torch.empty(len(layers), 2, width).normal_(std=0.02))
 
-    def patch_response(self, layer: int, features: Tensor) -> Tensor:
-        """Anomaly probability of each patch feature, (n, C) -> (n,)."""
-        return self._response(self.patch[self.layers.index(layer)], features)
+    def reads_unlikeness(self, layer: int) -> bool:
+        """Whether `patch_response` of this layer needs to know how unlike its image each patch is."""
+        return self.readings[self.layers.index(layer)].unlike != 0
+
+    def patch_response(self, layer: int, features: Tensor, unlikeness: Tensor | None = None) -> Tensor:
+        """Response of each patch feature, (n, C) and, where the layer reads it, (n,) -> (n,) in [0, 1]."""
+        place = self.layers.index(layer)
+        reading = self.readings[place]
+        evidence = reading.patch_scale * cosine_gap(self.patch[place], features) + reading.patch_bias
+        if unlikeness is not None:
+            evidence = evidence + reading.unlike * unlikeness
+        return torch.sigmoid(evidence)
 
     def cls_response(self, layer: int, features: Tensor) -> Tensor:
-        """Anomaly probability of each CLS feature, (B, C) -> (B,)."""
-        return self._response(self.cls[self.layers.index(layer)], features)
+        """Response of each CLS feature, (B, C) -> (B,) in [0, 1]."""
+        place = self.layers.index(layer)
+        reading = self.readings[place]
+        return torch.sigmoid(reading.cls_scale * cosine_gap(self.cls[place], features) + reading.cls_bias)
 
-    def _response(self, pair: Tensor, features: Tensor) -> Tensor:
-        """Softmax over cosine / temperature of a pair, anomaly side, which is a sigmoid of the difference."""
-        normal, anomaly = F.normalize(pair, dim=-1)
-        cosine_gap = F.normalize(features, dim=-1) @ (anomaly - normal)
-        return torch.sigmoid(cosine_gap / self.temperature)
+
+def cosine_gap(pair: Tensor, features: Tensor) -> Tensor:
+    """How much nearer features are to the anomaly side of a pair, (2, C), (n, C) -> (n,).
+
+    Divided by a temperature, a sigmoid of it is the softmax over the two cosines, anomaly side.
+    """
+    normal, anomaly = F.normalize(pair, dim=-1)
+    return F.normalize(features, dim=-1) @ (anomaly - normal)

@@ -55,7 +55,7 @@ def load(
 
 def assemble(backbone: Backbone, info: CheckpointInfo, tensors: dict[str, Tensor], *, source: str) -> KeepAD:
     """A detector from a backbone and the content of a checkpoint; `source` names it in messages."""
-    head = PrototypeHead(info.placement.head_layers, backbone.width, info.temperature)
+    head = PrototypeHead(info.placement.head_layers, backbone.width, info.readings)
     model = KeepAD(
         backbone,
         head,

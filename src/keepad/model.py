@@ -24,6 +24,7 @@ from keepad.recovery import recover, upsample
 from keepad.routing import DeepSelector, ShallowSelector, keep_deep, keep_shallow
 from keepad.scoring import image_score
 from keepad.tokens import Tokens
+from keepad.unlikeness import unlikeness
 
 ImageSource = str | Path | Image.Image | np.ndarray | Tensor
 
@@ -47,6 +48,19 @@ class Stages:
         now = time.perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
+
+
+@dataclass
+class Evidence:
+    """What the head read in a batch, by layer.
+
+    Attributes:
+        responses: Responses of the live patches of each image.
+        cls: (B,) responses of the CLS tokens.
+    """
+
+    responses: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
+    cls: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -153,50 +167,66 @@ class KeepAD(nn.Module):
         tokens, evidence = self._route_deep(tokens, point)
         stages.mark("routing")
 
-        responses: dict[int, tuple[Tensor, ...]] = {}
-        cls: dict[int, Tensor] = {}
         last = place.exit if point.early_exit else place.head_layers[-1]
-        done = place.deep - 1
+        done, read = place.deep - 1, Evidence()
         for layer in (layer for layer in place.head_layers if layer <= last):
             tokens = self.backbone.run(tokens, done + 1, layer)
             stages.mark("after")
             done = layer
-            features = self.backbone.norm(tokens.x)
-            responses[layer] = tokens.per_image(self.head.patch_response(layer, tokens.patches(features)))
-            cls[layer] = self.head.cls_response(layer, tokens.cls(features))
+            self.read(layer, tokens, read)
             stages.mark("scoring")
-
         survivors = tokens.per_image(tokens.index)
+        verdicts = self.judge(read, survivors, tokens.grid, point, size, stages)
+        return [Outcome(*verdict, shallow_index[b], survivors[b], evidence[b]) for b, verdict in enumerate(verdicts)]
+
+    def read(self, layer: int, tokens: Tokens, evidence: Evidence) -> None:
+        """Add to `evidence` what the head reads in the tokens that leave block `layer`."""
+        features = self.backbone.norm(tokens.x)
+        unlike = self._unlikeness(tokens) if self.head.reads_unlikeness(layer) else None
+        responses = self.head.patch_response(layer, tokens.patches(features), unlike)
+        evidence.responses[layer] = tokens.per_image(responses)
+        evidence.cls[layer] = self.head.cls_response(layer, tokens.cls(features))
+
+    def judge(
+        self,
+        evidence: Evidence,
+        survivors: Sequence[Tensor],
+        grid: tuple[int, int],
+        point: OperatingPoint,
+        size: tuple[int, int],
+        stages: Stages | None = None,
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Score, patch map and pixel map of each image, from what the head read in its survivors."""
+        stages = stages or Stages()
+        responses = [{layer: parts[b] for layer, parts in evidence.responses.items()} for b in range(len(survivors))]
         maps = torch.stack(
             [
-                recover(
-                    torch.stack([parts[b] for parts in responses.values()]).mean(0),
-                    index,
-                    tokens.grid,
-                    mode=point.recovery,
-                )
-                for b, index in enumerate(survivors)
+                recover(torch.stack(list(parts.values())).mean(0), index, grid, mode=point.recovery)
+                for parts, index in zip(responses, survivors, strict=True)
             ]
         )
-        pixels = upsample(maps, size, smoothing=point.smoothing)
+        smoothing = self.calibration.smoothing if point.smoothing is None else point.smoothing
+        pixels = upsample(maps, size, smoothing=smoothing)
         stages.mark("recovery")
         scores = [
             image_score(
-                {layer: parts[b] for layer, parts in responses.items()},
-                {layer: values[b] for layer, values in cls.items()},
+                parts,
+                {layer: values[b] for layer, values in evidence.cls.items()},
                 maps[b],
                 kind=point.score,
-                base_layers=place.base_layers,
-                mid_layers=place.mid_layers,
+                base_layers=self.placement.base_layers,
+                mid_layers=self.placement.mid_layers,
                 calibration=self.calibration,
             )
-            for b in range(tokens.images)
+            for b, parts in enumerate(responses)
         ]
         stages.mark("scoring")
-        return [
-            Outcome(scores[b], maps[b], pixels[b], shallow_index[b], survivors[b], evidence[b])
-            for b in range(tokens.images)
-        ]
+        return list(zip(scores, maps, pixels, strict=True))
+
+    def _unlikeness(self, tokens: Tokens) -> Tensor:
+        """(P,) how unlike the rest of its own image each live patch is."""
+        parts = zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
+        return torch.cat([unlikeness(x, index, tokens.grid) for x, index in parts])
 
     def _route_shallow(self, tokens: Tokens, point: OperatingPoint) -> Tokens:
         if point.shallow is None:

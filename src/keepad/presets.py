@@ -49,16 +49,21 @@ class Placement:
                 raise KeepADError(f"score layers must be head layers up to the exit, not {list(layers)}.")
 
     @staticmethod
-    def for_depth(depth: int) -> Placement:
-        """The reference placement, scaled to a backbone of `depth` blocks."""
+    def for_depth(depth: int, *, head: tuple[int, ...] = _REFERENCE_HEAD) -> Placement:
+        """The reference placement, scaled to a backbone of `depth` blocks.
+
+        Args:
+            depth: Blocks of the backbone.
+            head: Blocks of the 24-block reference that feed the head.
+        """
 
         def scaled(layer: int) -> int:
             return math.ceil(layer * depth / _REFERENCE_DEPTH)
 
         if depth < 5:
             raise KeepADError(f"a backbone of {depth} blocks is too shallow for two routers; five are needed.")
-        head = tuple(sorted({scaled(layer) for layer in _REFERENCE_HEAD}))
-        last = scaled(_REFERENCE_EXIT)
+        last = scaled(max(layer for layer in head if layer <= _REFERENCE_EXIT))
+        head = tuple(sorted({scaled(layer) for layer in head}))
         return Placement(
             head_layers=head,
             shallow=scaled(_REFERENCE_SHALLOW),
@@ -122,7 +127,7 @@ class OperatingPoint:
         early_exit: Stop after the exit block instead of the last head layer.
         recovery: "same_block_first", "nearest" or "zero".
         score: "gated" (base and mid, mixed by the gate), "base", "mid", or "recovered_topk" (the control).
-        smoothing: Sigma in pixels of a Gaussian on the map; 0 is off.
+        smoothing: Sigma of a Gaussian on the map, in patches; 0 is off, None is what the checkpoint says.
     """
 
     name: str
@@ -131,7 +136,7 @@ class OperatingPoint:
     early_exit: bool = False
     recovery: str = "same_block_first"
     score: str = "gated"
-    smoothing: float = 0.0
+    smoothing: float | None = None
 
 
 def _pruned(name: str, rho: float) -> OperatingPoint:
@@ -155,6 +160,30 @@ def operating_point(point: str | OperatingPoint) -> OperatingPoint:
     return POINTS[point]
 
 
+TEMPERATURE = 0.07
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a head layer's cosines become responses: sigmoid(scale * cosine gap + unlike * unlikeness + bias).
+
+    The defaults are the plain softmax over cosine / 0.07 of a pair of prototypes.
+
+    Attributes:
+        patch_scale: One over the temperature of the patches.
+        patch_bias: Added to the evidence of a patch.
+        unlike: Weight of how unlike the rest of its image a patch is; 0 where that is not looked at.
+        cls_scale: One over the temperature of the CLS token.
+        cls_bias: Added to the evidence of the CLS token.
+    """
+
+    patch_scale: float = 1 / TEMPERATURE
+    patch_bias: float = 0.0
+    unlike: float = 0.0
+    cls_scale: float = 1 / TEMPERATURE
+    cls_bias: float = 0.0
+
+
 @dataclass(frozen=True)
 class Calibration:
     """What was fitted on source data and travels with a checkpoint.
@@ -168,6 +197,7 @@ class Calibration:
         top_fraction: Share of the survivors whose responses make the patch evidence.
         image_threshold: Score from which an image is called anomalous, or None if unknown.
         pixel_threshold: Map value from which a pixel is called anomalous, or None if unknown.
+        smoothing: Sigma of a Gaussian on the patch map, in patches; 0 is off.
     """
 
     patch_weight: float = 0.5
@@ -178,3 +208,4 @@ class Calibration:
     top_fraction: float = 0.05
     image_threshold: float | None = None
     pixel_threshold: float | None = None
+    smoothing: float = 0.0

@@ -95,14 +95,20 @@ def recover(responses: Tensor, survivors: Tensor, grid: tuple[int, int], *, mode
 
 
 def upsample(maps: Tensor, size: tuple[int, int], *, smoothing: float = 0.0) -> Tensor:
-    """Patch maps (B, rows, columns) at pixel size (B, H, W), bilinear; smoothed by a Gaussian if sigma is positive."""
-    pixels = F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)
-    pixels = _smooth(pixels, smoothing) if smoothing > 0 else pixels
+    """Patch maps (B, rows, columns) at pixel size (B, H, W), bilinear.
+
+    Args:
+        maps: Responses.
+        size: Height and width.
+        smoothing: Sigma of a Gaussian in patches, applied before: on the small map it costs nothing.
+    """
+    patches = smooth(maps[:, None], smoothing) if smoothing > 0 else maps[:, None]
+    pixels = F.interpolate(patches, size=size, mode="bilinear", align_corners=False)
     return pixels.squeeze(1).clamp(0, 1)  # interpolation may pass 1 by a rounding error
 
 
-def _smooth(pixels: Tensor, sigma: float) -> Tensor:
-    """Separable Gaussian on (B, 1, H, W), cut at four sigma, edges repeated."""
+def smooth(pixels: Tensor, sigma: float) -> Tensor:
+    """Separable Gaussian on (B, 1, rows, columns), cut at four sigma, edges repeated."""
     radius = max(1, int(4 * sigma + 0.5))
     offset = torch.arange(-radius, radius + 1, dtype=pixels.dtype, device=pixels.device)
     kernel = torch.exp(-0.5 * (offset / sigma).square())

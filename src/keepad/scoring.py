@@ -13,9 +13,14 @@ from keepad.presets import Calibration
 SCORES = ("gated", "base", "mid", "recovered_topk")
 
 
+def top_count(tokens: int, fraction: float) -> int:
+    """How many of so many tokens make the patch evidence; at least one."""
+    return max(1, math.ceil(fraction * tokens))
+
+
 def top_mean(responses: Tensor, fraction: float) -> Tensor:
     """Mean of the highest `fraction` of the responses, at least one of them; (n,) -> scalar."""
-    return responses.topk(max(1, math.ceil(fraction * len(responses)))).values.mean()
+    return responses.topk(top_count(len(responses), fraction)).values.mean()
 
 
 def blended_score(responses: Tensor, cls: Tensor, calibration: Calibration) -> Tensor:

@@ -124,9 +124,16 @@ class Backbone(nn.Module):
 
     def norm(self, x: Tensor) -> Tensor:
         """The backbone's final norm, which makes features of different layers comparable."""
+        return self._final_norm()(x)
+
+    def norm_gain(self) -> Tensor:
+        """(C,) what the final norm multiplies its channels with."""
+        weight = getattr(self._final_norm(), "weight", None)
+        return torch.ones(self.width, device=self._mean.device) if weight is None else weight
+
+    def _final_norm(self) -> nn.Module:
         # timm moves it to `fc_norm` where the model was trained to average its patches.
-        norm = self.vit.fc_norm if isinstance(self.vit.norm, nn.Identity) else self.vit.norm
-        return norm(x)
+        return self.vit.fc_norm if isinstance(self.vit.norm, nn.Identity) else self.vit.norm
 
 
 def _refuse_unknown_parts(vit: Any, name: str) -> None:

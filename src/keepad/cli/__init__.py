@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.markup import escape
 
-from keepad.cli import benchmark, data, demo, evaluate, models, predict
+from keepad.cli import benchmark, cache, data, demo, evaluate, models, predict, train
 from keepad.console import stderr
 from keepad.errors import KeepADError
 from keepad.version import __version__
@@ -24,7 +24,9 @@ app.command("demo")(demo.demo)
 app.command("models")(models.models)
 app.command("evaluate")(evaluate.evaluate)
 app.command("benchmark")(benchmark.benchmark)
+app.command("cache")(cache.cache)
 app.add_typer(data.app, name="data")
+app.add_typer(train.app, name="train")
 
 
 def _print_version(wanted: bool) -> None:

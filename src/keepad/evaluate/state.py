@@ -53,7 +53,11 @@ def fingerprint(model: KeepAD, points: Sequence[OperatingPoint], samples: Iterab
     """What must be the same for two runs to give the same numbers, ready for JSON."""
     trained = {name: tensor.detach().cpu() for name, tensor in trained_tensors(model).items()}
     backbone = {name: tensor.detach().cpu() for name, tensor in model.backbone.vit.state_dict().items()}
-    fixed = [asdict(model.placement), asdict(model.calibration), model.head.temperature]
+    fixed: list[Any] = [
+        asdict(model.placement),
+        asdict(model.calibration),
+        [asdict(reading) for reading in model.head.readings],
+    ]
     fixed += [model.backbone.mean, model.backbone.std, model.backbone.antialias]
     checkpoint = hashlib.sha256(f"{digest_of(trained)}{json.dumps(fixed, sort_keys=True)}".encode())
     data = hashlib.sha256()

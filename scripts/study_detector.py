@@ -1,0 +1,329 @@
+"""What is worth having in the dense detector: variants of the head, compared on held-out source, then once on target.
+
+    python scripts/study_detector.py --data ../shared/data --out docs/detector
+
+Every variant is trained in both directions on cached features. On the source, each product is judged by a head that was
+trained without it; only that column chooses. The target column is computed once, after the choice, for all variants.
+Results are kept in --state after every step, so the command can be interrupted and goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from keepad.backbone import load_backbone
+from keepad.backbone.weights import cache_folder
+from keepad.console import progress
+from keepad.data import read_dataset
+from keepad.presets import Calibration, Placement, Reading
+from keepad.training.cache import FeatureCache
+from keepad.training.calibration import HeldOut, calibrate, level_readings
+from keepad.training.losses import dice, focal, label_entropy
+from keepad.training.source import Source, fill, folds_of, gather
+
+DIRECTIONS = {"M2I": (["mvtec"], ["mpdd", "dagm", "mtd", "ksdd"]), "I2M": (["mpdd", "dagm", "mtd", "ksdd"], ["mvtec"])}
+LAYERS = (6, 8, 9, 11, 12)
+BATCH, RATE, DECAY, SEED = 8, 1e-3, 0.01, 42
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to build the head; the first one is the published form.
+
+    Attributes:
+        name: Row of the table.
+        layers: Blocks that feed the head.
+        norm: Whether features pass the backbone's final norm.
+        centred: Whether patches are measured from their image's mean.
+        pairs: Prototypes on each side.
+        hidden: Width of a GELU bottleneck before the prototypes; 0 is none.
+        temperature: Of training.
+        learned: Whether the temperature learns.
+        augmented: Whether half of the samples are views.
+        epochs: Passes over the source.
+        level: Equal spread of evidence instead of one temperature.
+        unlike: Weight of unlikeness.
+        prototypes: Whether prototypes count; without them unlikeness is alone.
+        top: Share of patches that make the image score.
+    """
+
+    name: str
+    layers: tuple[int, ...] = LAYERS
+    norm: bool = True
+    centred: bool = False
+    pairs: int = 1
+    hidden: int = 0
+    temperature: float = 0.07
+    learned: bool = False
+    augmented: bool = False
+    epochs: int = 3
+    level: bool = False
+    unlike: float = 0.0
+    prototypes: bool = True
+    top: float = 0.05
+
+    @property
+    def features(self) -> tuple[bool, bool]:
+        """Variants that agree in this see the same features."""
+        return self.norm, self.centred
+
+    @property
+    def trained(self) -> str:
+        """Variants that agree in this share their training."""
+        parts = (self.layers, self.norm, self.centred, self.pairs, self.hidden, self.temperature, self.learned)
+        return repr((*parts, self.augmented, self.epochs))
+
+
+PAPER = Variant("published form: layers 6 8 9 11 12")
+THREE = Variant("layers 6 8 9", layers=(6, 8, 9))
+LEVEL = replace(THREE, name="layers 6 8 9, equal spread", level=True)
+VARIANTS = (
+    PAPER,
+    replace(PAPER, name="published form, 15 epochs", epochs=15),
+    replace(PAPER, name="published form, equal spread", level=True),
+    Variant("layers 6 8 9 11", layers=(6, 8, 9, 11)),
+    THREE,
+    Variant("layers 8 9", layers=(8, 9)),
+    replace(THREE, name="6 8 9, without the final norm", norm=False),
+    replace(THREE, name="6 8 9, centred on the image mean", centred=True),
+    replace(THREE, name="6 8 9, temperature 0.2", temperature=0.2),
+    replace(THREE, name="6 8 9, learned temperature", learned=True),
+    replace(THREE, name="6 8 9, four prototypes a side", pairs=4),
+    replace(THREE, name="6 8 9, GELU bottleneck of 16", hidden=16),
+    replace(THREE, name="6 8 9, collage and crop", augmented=True),
+    LEVEL,
+    replace(LEVEL, name="6 8 9, unlikeness alone", prototypes=False, unlike=1.0),
+    *(replace(LEVEL, name=f"6 8 9, equal spread + {w:g} unlikeness", unlike=w) for w in (0.5, 1.0, 2.0)),
+    replace(LEVEL, name="6 8 9, equal spread + 1 unlikeness, top 1 %", unlike=1.0, top=0.01),
+    replace(LEVEL, name="6 8 9, equal spread + 1 unlikeness, collage and crop", unlike=1.0, augmented=True),
+)
+
+
+class Bank(torch.nn.Module):
+    """Heads of one variant that train side by side, as in keepad.training.bank, with what only this study needs."""
+
+    def __init__(self, variant: Variant, heads: int, width: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(SEED)
+        self.variant, layers = variant, len(variant.layers)
+
+        def drawn(*shape: int, scale: float = 0.02) -> torch.nn.Parameter:
+            first = torch.randn(1, *shape, generator=generator) * scale
+            return torch.nn.Parameter(first.repeat(heads, *([1] * len(shape))))
+
+        inner = variant.hidden or width
+        self.down = drawn(layers, width, variant.hidden, scale=width**-0.5) if variant.hidden else None
+        self.patch = drawn(layers, 2, variant.pairs, inner)
+        self.cls = drawn(layers, 2, 1, width)
+        self.temperature = torch.nn.Parameter(torch.full((heads,), np.log(variant.temperature)), variant.learned)
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """(heads, B, layers, N) and (heads, B, layers) logits of (B, layers, 1 + N, C) unit features."""
+        heads = len(self.patch)
+        cold = self.temperature.exp()
+        patches = features[:, :, 1:]
+        sides = F.normalize(self.patch, dim=-1)  # heads, L, 2, K, C
+        if self.down is not None:
+            inner = torch.einsum("blnc,hlck->hblnk", patches, self.down)
+            inner = F.normalize(F.gelu(inner), dim=-1)
+            cosines = torch.einsum("hblnk,hlspk->hblnsp", inner, sides)
+        elif self.variant.pairs == 1:
+            gap = (sides[:, :, 1, 0] - sides[:, :, 0, 0]).permute(1, 2, 0)  # L, C, heads
+            cls = self._cls(features) / cold.view(-1, 1, 1)
+            return (patches @ gap).permute(3, 0, 1, 2) / cold.view(-1, 1, 1, 1), cls
+        else:
+            flat = sides.permute(1, 4, 0, 2, 3).flatten(2)  # L, C, heads*2*K
+            cosines = (patches @ flat).unflatten(-1, (heads, 2, self.variant.pairs)).permute(3, 0, 1, 2, 4, 5)
+        pooled = torch.logsumexp(cosines / cold.view(-1, 1, 1, 1, 1, 1), dim=-1)
+        return pooled[..., 1] - pooled[..., 0], self._cls(features) / cold.view(-1, 1, 1)
+
+    def _cls(self, features: Tensor) -> Tensor:
+        sides = F.normalize(self.cls, dim=-1)[:, :, :, 0]
+        gap = (sides[:, :, 1] - sides[:, :, 0]).permute(1, 2, 0)
+        return (features[:, :, :1] @ gap).squeeze(2).permute(2, 0, 1)
+
+
+class Features:
+    """Unit features of all pictures of a source in memory, for one way of making them."""
+
+    def __init__(self, source: Source, cache: FeatureCache, norm: object, form: tuple[bool, bool], views: bool) -> None:
+        self.source = source
+        normed, centred = form
+        keys = [entry.key for entry in source.images] + ([v[0].key for v in source.views] if views else [])
+        width = cache.load(keys[0], LAYERS[:1]).shape[-1]
+        tokens = 1 + source.grid[0] * source.grid[1]
+        self.data = torch.empty(len(keys), len(LAYERS), tokens, width, dtype=torch.float16)
+        with torch.inference_mode(), progress("features into memory", len(keys)) as advance:
+            for row, key in enumerate(keys):
+                x = cache.load(key, LAYERS).float()
+                x = norm(x) if normed else x  # type: ignore[operator]
+                if centred:
+                    x = torch.cat([x[:, :1], x[:, 1:] - x[:, 1:].mean(1, keepdim=True)], dim=1)
+                self.data[row] = F.normalize(x, dim=-1).half()
+                advance(1)
+
+    def rows(self, places: Sequence[int], layers: Sequence[int]) -> Tensor:
+        chosen = [LAYERS.index(layer) for layer in layers]
+        return torch.stack([self.data[place][chosen] for place in places]).float()
+
+
+def train(variant: Variant, features: Features, folds: Tensor) -> Bank:
+    """All heads of a variant: one without each fold, and one on everything."""
+    source = features.source
+    heads = int(folds.max()) + 2
+    bank = Bank(variant, heads, features.data.shape[-1])
+    sees = (folds[:, None] != torch.arange(heads)).float()
+    optimiser = torch.optim.AdamW([p for p in bank.parameters() if p.requires_grad], lr=RATE, weight_decay=DECAY)
+    count = len(source.images)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, variant.epochs * -(-count // BATCH))
+    generator = torch.Generator().manual_seed(SEED)
+    for _ in range(variant.epochs):
+        order = torch.randperm(count, generator=generator)
+        swapped = (torch.rand(count, generator=generator) < 0.5) & variant.augmented
+        for places in order.split(BATCH):
+            entries = [source.views[p][0] if swapped[p] else source.images[p] for p in places.tolist()]
+            rows = [p + count if swapped[p] else p for p in places.tolist()]
+            patch, cls = bank(features.rows(rows, variant.layers))
+            maps, labels = torch.sigmoid(patch).mean(2), torch.tensor([float(entry.label) for entry in entries])
+            target = torch.from_numpy(np.stack([entry.defect for entry in entries])).float()  # type: ignore[arg-type]
+            loss = torch.zeros(())
+            for head in range(heads):
+                seen = sees[places, head]
+                each = focal(maps[head], target) + dice(maps[head], target)
+                each = each + label_entropy(torch.sigmoid(cls[head]), labels)
+                loss = loss + (each * seen).sum() / seen.sum().clamp(min=1)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+    return bank
+
+
+@torch.inference_mode()
+def evidence(
+    bank: Bank, variant: Variant, features: Features, head_of: Sequence[int], unlike: Tensor | None
+) -> HeldOut:
+    """What each image looks like to the head that is named for it."""
+    source, patches, tokens = features.source, [], []
+    for place, head in enumerate(head_of):
+        patch, cls = bank(features.rows([place], variant.layers))
+        patches.append(patch[head, 0].half())
+        tokens.append(cls[head, 0])
+    patch_logits = torch.stack(patches)
+    return HeldOut(
+        patch=patch_logits if variant.prototypes else torch.zeros_like(patch_logits),
+        cls=torch.stack(tokens),
+        unlike=None if unlike is None else unlike[:, [LAYERS.index(layer) for layer in variant.layers]],
+        labels=np.array([entry.label for entry in source.images]),
+        defects=[entry.defect for entry in source.images],
+        classes=source.classes,
+        layers=variant.layers,
+        grid=source.grid,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--state", type=Path, default=cache_folder() / "study")
+    parser.add_argument("--target", action="store_true", help="after the choice: what each variant does on the target")
+    args = parser.parse_args()
+    backbone, spec, digest = load_backbone()
+    cache = FeatureCache(backbone, digest)
+    grid = backbone.grid_of(*spec.image_size)
+    args.state.mkdir(parents=True, exist_ok=True)
+    results_file = args.state / "results.json"
+    results = json.loads(results_file.read_text()) if results_file.is_file() else {}
+
+    def source_of(suites: Sequence[str], views: int) -> Source:
+        samples = read_dataset(args.data).select(suites=suites, split="test").samples
+        with progress(f"{' '.join(suites)}", len(samples)) as advance:
+            source = gather(samples, views=views, size=spec.image_size, grid=grid, advance=advance)
+        with progress("features", len(samples)) as advance:
+            fill(source, cache, LAYERS, advance=advance)
+        return source
+
+    for direction, (sources, targets) in DIRECTIONS.items():
+        for form in dict.fromkeys(variant.features for variant in VARIANTS):
+            todo = [v for v in VARIANTS if v.features == form and f"{direction}/source/{v.name}" not in results]
+            if todo:
+                views = any(v.augmented for v in todo)
+                source = source_of(sources, int(views))
+                unlike = unlikeness_of(source, cache) if any(v.unlike for v in todo) else None
+                features, folds = Features(source, cache, backbone.norm, form, views), folds_of(source, "products")
+                for variant in todo:
+                    started = time.perf_counter()
+                    bank = trained_bank(variant, features, folds, args.state / direction)
+                    held = evidence(bank, variant, features, folds.tolist(), unlike)
+                    readings, placement = readings_of(variant, held), placement_of(variant, backbone.depth)
+                    calibration, validation = calibrate(
+                        held, readings, placement, Calibration(top_fraction=variant.top)
+                    )
+                    smoothed = calibrate(held, readings, placement, replace(calibration, smoothing=1.0))[1]
+                    results[f"{direction}/source/{variant.name}"] = {
+                        "image": validation.image_auroc,
+                        "patch": validation.patch_auroc,
+                        "smoothed": smoothed.patch_auroc,
+                        "lambda": calibration.patch_weight,
+                        "readings": [vars(reading) for reading in readings],
+                        "calibration": vars(calibration),
+                    }
+                    results_file.write_text(json.dumps(results, indent=1))
+                    taken = time.perf_counter() - started
+                    print(
+                        f"{direction} {variant.name}: {validation}, lambda {calibration.patch_weight}, "
+                        f"smoothed {smoothed.patch_auroc:.3f}, {taken:.0f} s",
+                        flush=True,
+                    )
+                del features
+
+
+def unlikeness_of(source: Source, cache: FeatureCache) -> Tensor:
+    with progress("unlikeness", len(source.images)) as advance:
+        rows = []
+        for entry in source.images:
+            rows.append(cache.unlikeness(entry.key, LAYERS[:3], source.grid))
+            advance(1)
+    missing = torch.zeros(len(rows), len(LAYERS) - 3, source.grid[0] * source.grid[1])
+    return torch.cat([torch.stack(rows), missing], dim=1)  # only these layers are ever read
+
+
+def trained_bank(variant: Variant, features: Features, folds: Tensor, folder: Path) -> Bank:
+    """The bank of a variant, trained unless a variant with the same training was."""
+    import hashlib
+
+    path = folder / f"{hashlib.sha256(variant.trained.encode()).hexdigest()[:16]}.pt"
+    if path.is_file():
+        bank = Bank(variant, int(folds.max()) + 2, features.data.shape[-1])
+        bank.load_state_dict(torch.load(path, weights_only=True))
+        return bank
+    bank = train(variant, features, folds)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(bank.state_dict(), path)
+    return bank
+
+
+def readings_of(variant: Variant, held: HeldOut) -> tuple[Reading, ...]:
+    plain = Reading(patch_scale=1.0, cls_scale=1.0)  # logits of this study are divided by their temperature already
+    return level_readings(held, variant.unlike) if variant.level else (plain,) * len(variant.layers)
+
+
+def placement_of(variant: Variant, depth: int) -> Placement:
+    layers = variant.layers
+    up_to_exit = tuple(layer for layer in layers if layer < depth) or layers
+    return Placement(layers, 4, 6, up_to_exit[-1], tuple(sorted({layers[0], up_to_exit[-1]})), up_to_exit)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Training: the dense detector on cached features of a frozen backbone."""

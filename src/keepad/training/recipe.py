@@ -1,0 +1,73 @@
+"""Recipes: everything that decides how a detector is trained, as frozen dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keepad.errors import KeepADError
+from keepad.presets import Placement
+
+
+@dataclass(frozen=True)
+class DetectorRecipe:
+    """How the dense detector is trained.
+
+    Attributes:
+        name: What users call it.
+        head: Blocks that feed the head, as 24ths of the depth.
+        epochs: Passes over the source; validation may choose an earlier one.
+        batch: Images in a step.
+        rate: Learning rate of AdamW at its start; it falls along a cosine.
+        decay: Weight decay.
+        augmented: Share of the samples that are replaced by one of their views.
+        views: Views of each image that are cached.
+        mask_loss: Compare maps and masks at mask size instead of on the patch grid.
+        validation: "images" holds every fifth image of each class out; "products" trains one head for each product
+            (suite, or class where there are few suites) without it and asks that head about it.
+        level: Give every layer the same spread of evidence instead of one temperature.
+        unlike: Weight of unlikeness beside the prototypes, both in units of their spread on source; 0 is without.
+        smoothing: Sigma of a Gaussian on the patch map, in patches.
+        top_fraction: Share of the survivors whose responses make the patch evidence of an image.
+    """
+
+    name: str
+    head: tuple[int, ...] = (12, 15, 18, 21, 24)
+    epochs: int = 15
+    batch: int = 8
+    rate: float = 1e-3
+    decay: float = 0.01
+    augmented: float = 0.5
+    views: int = 1
+    mask_loss: bool = True
+    validation: str = "images"
+    level: bool = False
+    unlike: float = 0.0
+    smoothing: float = 0.0
+    top_fraction: float = 0.05
+
+    def placement(self, depth: int) -> Placement:
+        """Where routers, head and exit sit in a backbone of `depth` blocks."""
+        return Placement.for_depth(depth, head=self.head)
+
+
+RECIPES: dict[str, DetectorRecipe] = {
+    "paper": DetectorRecipe("paper"),
+    "keepad": DetectorRecipe(
+        "keepad",
+        head=(12, 15, 18),
+        epochs=4,
+        mask_loss=False,
+        validation="products",
+        level=True,
+        unlike=1.0,
+        smoothing=1.0,
+    ),
+}
+DEFAULT_RECIPE = "keepad"
+
+
+def recipe_named(name: str) -> DetectorRecipe:
+    """The recipe of that name, or a KeepADError."""
+    if name not in RECIPES:
+        raise KeepADError(f"there is no recipe called {name!r}; choose one of {', '.join(RECIPES)}.")
+    return RECIPES[name]
