@@ -27,6 +27,7 @@ from keepad.training.recipe import RECIPES, DetectorRecipe
 from random_weights import lively
 
 BACKBONE = "vit_tiny_patch16_224"
+SIZE = (224, 224)
 SHORT = replace(RECIPES["keepad"], epochs=2)
 
 
@@ -78,7 +79,7 @@ def trained(
 ) -> list[str]:
     """Train and return what was said."""
     said: list[str] = []
-    plan = Plan(data.samples, out, recipe, backbone=BACKBONE, weights=weights, seed=seed, cache=cache)
+    plan = Plan(data.samples, out, recipe, backbone=BACKBONE, weights=weights, image_size=SIZE, seed=seed, cache=cache)
     train_detector(plan, Fabric(accelerator="cpu", devices=1), say=said.append, progress=progress)
     return said
 
@@ -121,7 +122,16 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(data: Path, weights: Path,
     for path in (whole, broken):
         path.parent.mkdir()
     trained(read_dataset(data), whole, weights, cache, recipe)
-    plan = Plan(read_dataset(data).samples, broken, recipe, backbone=BACKBONE, weights=weights, seed=1, cache=cache)
+    plan = Plan(
+        read_dataset(data).samples,
+        broken,
+        recipe,
+        backbone=BACKBONE,
+        weights=weights,
+        image_size=SIZE,
+        seed=1,
+        cache=cache,
+    )
 
     def stop_after_two(line: str) -> None:
         if line.startswith("epoch 3"):
@@ -146,7 +156,9 @@ def test_what_was_begun_with_other_settings_is_not_taken_up(
         if line.startswith("epoch 2"):
             raise KeyboardInterrupt
 
-    plan = Plan(read_dataset(data).samples, out, SHORT, backbone=BACKBONE, weights=weights, seed=1, cache=cache)
+    plan = Plan(
+        read_dataset(data).samples, out, SHORT, backbone=BACKBONE, weights=weights, image_size=SIZE, seed=1, cache=cache
+    )
     with pytest.raises(KeyboardInterrupt):
         train_detector(plan, Fabric(accelerator="cpu", devices=1), say=stop, progress=progress)
     said = trained(read_dataset(data), out, weights, cache, seed=7)
@@ -169,6 +181,7 @@ def test_two_processes_share_the_work(data: Path, weights: Path, tmp_path: Path)
     out = tmp_path / "two.safetensors"
     command = [sys.executable, "-m", "keepad", "train", "detector", "--data", str(data), "--out", str(out)]
     command += ["--backbone", BACKBONE, "--weights", str(weights), "--cache", str(tmp_path / "cache"), "--epochs", "1"]
+    command += ["--image-size", "224"]
     done = subprocess.run(
         [*command, "--accelerator", "cpu", "--devices", "2"], capture_output=True, text=True, timeout=300, check=False
     )

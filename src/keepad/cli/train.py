@@ -32,6 +32,10 @@ def detector(
         str | None, typer.Option("--backbone", help="Name of the backbone; the default one if left out.")
     ] = None,
     weights: WeightsOption = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option("--image-size", min=1, help="Side of the square input; the backbone's own if left out."),
+    ] = None,
     recipe: Annotated[str, typer.Option("--recipe", help="keepad, or paper for the published form.")] = "keepad",
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Instead of the recipe's own number.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same checkpoint.")] = 42,
@@ -69,6 +73,7 @@ def detector(
     )
     writable_folder(out.parent)
     try:
+        import matplotlib  # noqa: F401  (the picture of the losses comes last, and its absence must show first)
         from lightning_fabric import Fabric
 
         from keepad.training.detector import Plan, train_detector
@@ -92,6 +97,7 @@ def detector(
         recipe=chosen,
         backbone=backbone or DEFAULT_BACKBONE,
         weights=weights,
+        image_size=None if image_size is None else (image_size, image_size),
         seed=seed,
         cache=cache,
         cache_limit=int(cache_limit * 1e9),

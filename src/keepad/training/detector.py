@@ -45,6 +45,7 @@ class Plan:
         recipe: How.
         backbone: Name of the backbone.
         weights: File with its weights instead of the cached or downloaded ones.
+        image_size: Height and width of the network's input; the backbone's own if None.
         seed: First values and order; the same seed gives the same bytes.
         cache: Folder of the feature cache; the user's own if None.
         cache_limit: Bytes that it may hold.
@@ -55,6 +56,7 @@ class Plan:
     recipe: DetectorRecipe
     backbone: str = DEFAULT_BACKBONE
     weights: Path | None = None
+    image_size: tuple[int, int] | None = None
     seed: int = 42
     cache: Path | None = None
     cache_limit: int = DEFAULT_LIMIT
@@ -91,11 +93,11 @@ def train_detector(plan: Plan, fabric: Fabric, *, say: Say, progress: Progress) 
     check_source(samples, say=say)
     backbone, spec, digest = load_backbone(plan.backbone, file=plan.weights, say=say)
     backbone.to(fabric.device)
-    placement = recipe.placement(backbone.depth)
+    size = plan.image_size or spec.image_size
+    grid, placement = backbone.grid_of(*size), recipe.placement(backbone.depth)
     cache = FeatureCache(backbone, digest, plan.cache, plan.cache_limit)
     with progress("source", len(samples)) as advance:
-        grid = backbone.grid_of(*spec.image_size)
-        source = gather(samples, views=recipe.views, size=spec.image_size, grid=grid, advance=advance)
+        source = gather(samples, views=recipe.views, size=size, grid=grid, advance=advance)
     with progress("features", len(samples)) as advance:
         share = (fabric.global_rank, fabric.world_size)
         fill(source, cache, placement.head_layers, share=share, advance=advance)
@@ -121,7 +123,7 @@ def train_detector(plan: Plan, fabric: Fabric, *, say: Say, progress: Progress) 
     readings, calibration, validation = _conclude(held, recipe, placement)
     say(f"epoch {chosen + 1} is kept: {validation}")
 
-    model = with_fresh_parts(backbone, spec, seed=plan.seed, placement=placement)
+    model = with_fresh_parts(backbone, spec, seed=plan.seed, placement=placement, image_size=size)
     model.head = head_from(epoch.patch[-1], epoch.cls[-1], placement.head_layers, readings).to(fabric.device)
     model.to(fabric.device)
     model.calibration = calibration
@@ -131,7 +133,7 @@ def train_detector(plan: Plan, fabric: Fabric, *, say: Say, progress: Progress) 
         name=model.name,
         backbone=spec.name,
         backbone_digest=digest,
-        image_size=spec.image_size,
+        image_size=size,
         mean=spec.mean,
         std=spec.std,
         antialias=spec.antialias,
@@ -179,7 +181,8 @@ def _provenance(plan: Plan, epochs: Sequence[Epoch], chosen: int, backbone: str)
         "licence": f"Apache-2.0; trained on data under {', '.join(sorted(set(licences.values())))}",
         "command": (
             f"keepad train detector --data DATA --suites {','.join(suites)} --backbone {backbone} "
-            f"--recipe {plan.recipe.name} --seed {plan.seed} --out {plan.out.name}"
+            + (f"--image-size {plan.image_size[0]} " if plan.image_size else "")
+            + f"--recipe {plan.recipe.name} --seed {plan.seed} --out {plan.out.name}"
         ),
         "recipe": asdict(plan.recipe),
         "seed": plan.seed,
