@@ -9,7 +9,7 @@ import torch
 
 from keepad.errors import KeepADError
 from keepad.presets import Calibration
-from keepad.scoring import image_score, top_mean
+from keepad.scoring import image_score, top_count, top_mean
 
 RESPONSES = {6: torch.tensor([0.2, 0.4, 0.0]), 8: torch.tensor([0.9, 0.1, 0.0]), 11: torch.tensor([0.6, 0.8, 0.2])}
 CLS = {6: torch.tensor(0.1), 8: torch.tensor(0.7), 11: torch.tensor(0.3)}
@@ -25,9 +25,12 @@ def score(kind: str, calibration: Calibration = CALIBRATION) -> float:
     )
 
 
-def test_top_mean_takes_at_least_one() -> None:
-    assert float(top_mean(torch.tensor([0.1, 0.9, 0.5]), 0.05)) == pytest.approx(0.9)
-    assert float(top_mean(torch.arange(100.0), 0.05)) == pytest.approx(97.0)
+def test_the_top_is_at_least_one_token_and_at_most_all() -> None:
+    survivors, grid = Calibration(top_fraction=0.05), Calibration(top_fraction=0.05, top_of="grid")
+    assert [top_count(count, 1369, survivors) for count in (3, 100, 1369)] == [1, 5, 69]
+    assert [top_count(count, 1369, grid) for count in (3, 100, 1369)] == [3, 69, 69]
+    assert float(top_mean(torch.tensor([0.1, 0.9, 0.5]), 1)) == pytest.approx(0.9)
+    assert float(top_mean(torch.arange(100.0), 5)) == pytest.approx(97.0)
 
 
 def test_base_mid_gate_and_control() -> None:

@@ -194,7 +194,8 @@ class Calibration:
         base_std: Its deviation.
         gate_centre: Standardised base score at which base and mid weigh the same (theta).
         gate_temperature: Width of the gate.
-        top_fraction: Share of the survivors whose responses make the patch evidence.
+        top_fraction: Share of the tokens whose responses make the patch evidence.
+        top_of: Of which tokens: "survivors", or all of the "grid", so that pruning does not change their number.
         image_threshold: Score from which an image is called anomalous, or None if unknown.
         pixel_threshold: Map value from which a pixel is called anomalous, or None if unknown.
         smoothing: Sigma of a Gaussian on the patch map, in patches; 0 is off.
@@ -206,6 +207,7 @@ class Calibration:
     gate_centre: float = 0.0
     gate_temperature: float = 0.5
     top_fraction: float = 0.05
+    top_of: str = "survivors"
     image_threshold: float | None = None
     pixel_threshold: float | None = None
     smoothing: float = 0.0

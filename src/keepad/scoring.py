@@ -13,25 +13,27 @@ from keepad.presets import Calibration
 SCORES = ("gated", "base", "mid", "recovered_topk")
 
 
-def top_count(tokens: int, fraction: float) -> int:
-    """How many of so many tokens make the patch evidence; at least one."""
-    return max(1, math.ceil(fraction * tokens))
+def top_count(survivors: int, cells: int, calibration: Calibration) -> int:
+    """How many of the survivors make the patch evidence; at least one."""
+    tokens = survivors if calibration.top_of == "survivors" else cells
+    return min(survivors, max(1, math.ceil(calibration.top_fraction * tokens)))
 
 
-def top_mean(responses: Tensor, fraction: float) -> Tensor:
-    """Mean of the highest `fraction` of the responses, at least one of them; (n,) -> scalar."""
-    return responses.topk(top_count(len(responses), fraction)).values.mean()
+def top_mean(responses: Tensor, count: int) -> Tensor:
+    """Mean of the `count` highest responses; (n,) -> scalar."""
+    return responses.topk(count).values.mean()
 
 
-def blended_score(responses: Tensor, cls: Tensor, calibration: Calibration) -> Tensor:
+def blended_score(responses: Tensor, cls: Tensor, cells: int, calibration: Calibration) -> Tensor:
     """(1 - lambda) * CLS + lambda * patches over a set of layers.
 
     Args:
         responses: (layers, n) survivor responses.
         cls: (layers,) anomaly probability of the CLS token.
+        cells: Tokens of the whole grid.
         calibration: Carries lambda and the token fraction.
     """
-    patch = top_mean(responses.mean(0), calibration.top_fraction)
+    patch = top_mean(responses.mean(0), top_count(responses.shape[1], cells, calibration))
     return torch.lerp(cls.mean(), patch, calibration.patch_weight)
 
 
@@ -56,7 +58,7 @@ def image_score(
     Args:
         responses: Survivor responses by layer, each (n,).
         cls: CLS anomaly probability by layer, each a scalar.
-        recovered: (rows, columns) recovered map; only the control `recovered_topk` looks at it.
+        recovered: (rows, columns) recovered map; only the control `recovered_topk` looks at its values.
         kind: "gated", "base", "mid" or "recovered_topk".
         base_layers: Layers of the base score.
         mid_layers: Layers of the mid score.
@@ -65,14 +67,15 @@ def image_score(
 
     def over(layers: tuple[int, ...]) -> Tensor:
         stacked = torch.stack([responses[layer] for layer in layers])
-        return blended_score(stacked, torch.stack([cls[layer] for layer in layers]), calibration)
+        return blended_score(stacked, torch.stack([cls[layer] for layer in layers]), recovered.numel(), calibration)
 
     if kind == "base":
         return over(base_layers)
     if kind == "mid":
         return over(mid_layers)
     if kind == "recovered_topk":
-        return top_mean(recovered.flatten(), calibration.top_fraction)
+        cells = recovered.numel()
+        return top_mean(recovered.flatten(), top_count(cells, cells, calibration))
     if kind == "gated":
         base = over(base_layers)
         return torch.lerp(base, over(mid_layers), gate_of(base, calibration))

@@ -154,7 +154,8 @@ class Said:
     def __init__(self, held: HeldOut, readings: Sequence[Reading], calibration: Calibration) -> None:
         self._layers, self._grid, self._smoothing = held.layers, held.grid, calibration.smoothing
         self._patch, self._cls = _responses(held, readings)
-        self._count = top_count(self._patch.shape[-1], calibration.top_fraction)
+        cells = held.grid[0] * held.grid[1]
+        self._count = top_count(cells, cells, calibration)
 
     def blended(self, layers: tuple[int, ...], weight: float) -> Tensor:
         """(n,) scores over a set of layers; `keepad.scoring.blended_score` for all images at once."""

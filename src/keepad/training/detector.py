@@ -156,7 +156,7 @@ def _conclude(
 ) -> tuple[tuple[Reading, ...], Calibration, Validation]:
     """Readings, calibration and validation from held-out evidence."""
     readings = level_readings(held, recipe.unlike) if recipe.level else (Reading(),) * len(held.layers)
-    start = Calibration(smoothing=recipe.smoothing, top_fraction=recipe.top_fraction)
+    start = Calibration(smoothing=recipe.smoothing, top_fraction=recipe.top_fraction, top_of=recipe.top_of)
     return readings, *calibrate(held, readings, placement, start)
 
 

@@ -27,7 +27,8 @@ class DetectorRecipe:
         level: Give every layer the same spread of evidence instead of one temperature.
         unlike: Weight of unlikeness beside the prototypes, both in units of their spread on source; 0 is without.
         smoothing: Sigma of a Gaussian on the patch map, in patches.
-        top_fraction: Share of the survivors whose responses make the patch evidence of an image.
+        top_fraction: Share of the tokens whose responses make the patch evidence of an image.
+        top_of: Of which tokens: "survivors" or the whole "grid".
     """
 
     name: str
@@ -44,6 +45,7 @@ class DetectorRecipe:
     unlike: float = 0.0
     smoothing: float = 0.0
     top_fraction: float = 0.05
+    top_of: str = "survivors"
 
     def placement(self, depth: int) -> Placement:
         """Where routers, head and exit sit in a backbone of `depth` blocks."""
@@ -55,12 +57,16 @@ RECIPES: dict[str, DetectorRecipe] = {
     "keepad": DetectorRecipe(
         "keepad",
         head=(12, 15, 18),
-        epochs=4,
+        epochs=3,
+        augmented=0.0,
+        views=0,
         mask_loss=False,
         validation="products",
         level=True,
         unlike=1.0,
         smoothing=1.0,
+        top_fraction=0.01,
+        top_of="grid",
     ),
 }
 DEFAULT_RECIPE = "keepad"

@@ -10,6 +10,7 @@ from pathlib import Path
 from keepad.checkpoint import CheckpointInfo
 from keepad.errors import KeepADError
 from keepad.files import replacing
+from keepad.presets import Calibration
 from keepad.training.fitting import Epoch
 
 
@@ -54,7 +55,7 @@ def model_card(info: CheckpointInfo, checkpoint: Path) -> str:
 | input | {info.image_size[0]} x {info.image_size[1]}, mean {_numbers(info.mean)}, deviation {_numbers(info.std)} |
 | head layers | {_numbers(info.placement.head_layers)}; unlikeness read at {_numbers(unlike) or "none"} |
 | routers | before blocks {info.placement.shallow} and {info.placement.deep}; exit after {info.placement.exit} |
-| image score | lambda {calibration.patch_weight:g}, top {100 * calibration.top_fraction:g} % of the survivors |
+| image score | lambda {calibration.patch_weight:g}, {_top(calibration)} |
 | thresholds | image {_number(calibration.image_threshold)}, pixel {_number(calibration.pixel_threshold)} |
 | smoothing | {calibration.smoothing:g} patches |
 | recipe | {provenance["recipe"]["name"]}, seed {provenance["seed"]}, epoch {provenance["epoch"]} |
@@ -107,6 +108,10 @@ def draw_losses(epochs: Sequence[Epoch], chosen: int, path: Path) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(frameon=False)
     figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
+
+
+def _top(calibration: Calibration) -> str:
+    return f"top {100 * calibration.top_fraction:g} % of the {calibration.top_of}"
 
 
 def _how(validation: str) -> str:
