@@ -35,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("checkpoints", nargs="+", type=Path)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--suites", help="only these, separated by commas")
     parser.add_argument("--out", type=Path, required=True, help="results are written to OUT.json and OUT.md")
     args = parser.parse_args()
     backbone, _, digest = load_backbone()
@@ -44,7 +45,8 @@ def main() -> None:
         info, tensors = read_checkpoint(path)
         models[path.stem] = (info, assemble(backbone, info, tensors, source=path.name))
 
-    dataset = read_dataset(args.data).select(split="test")
+    suites = args.suites.split(",") if args.suites else None
+    dataset = read_dataset(args.data).select(suites=suites, split="test")
     state = cache_folder() / "compare"
     results: dict[str, Any] = {}
     for suite in sorted({sample.suite for sample in dataset.samples}):

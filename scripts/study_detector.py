@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,6 @@ THREE = Variant("layers 6 8 9", layers=(6, 8, 9))
 LEVEL = replace(THREE, name="layers 6 8 9, equal spread", level=True)
 VARIANTS = (
     PAPER,
-    replace(PAPER, name="published form, 15 epochs", epochs=15),
     replace(PAPER, name="published form, equal spread", level=True),
     Variant("layers 6 8 9 11", layers=(6, 8, 9, 11)),
     THREE,
@@ -161,26 +160,30 @@ class Bank(torch.nn.Module):
 
 
 class Features:
-    """Unit features of all pictures of a source in memory, for one way of making them."""
+    """Unit features of all pictures of a source in memory, for variants that agree in how to make them."""
 
-    def __init__(self, source: Source, cache: FeatureCache, norm: object, form: tuple[bool, bool], views: bool) -> None:
+    def __init__(
+        self, source: Source, cache: FeatureCache, norm: Callable[[Tensor], Tensor], variants: Sequence[Variant]
+    ) -> None:
         self.source = source
-        normed, centred = form
+        self._layers = sorted({layer for variant in variants for layer in variant.layers})
+        normed, centred = variants[0].features
+        views = any(variant.augmented for variant in variants) and any(source.views)
         keys = [entry.key for entry in source.images] + ([v[0].key for v in source.views] if views else [])
-        width = cache.load(keys[0], LAYERS[:1]).shape[-1]
+        width = cache.load(keys[0], self._layers[:1]).shape[-1]
         tokens = 1 + source.grid[0] * source.grid[1]
-        self.data = torch.empty(len(keys), len(LAYERS), tokens, width, dtype=torch.float16)
+        self.data = torch.empty(len(keys), len(self._layers), tokens, width, dtype=torch.float16)
         with torch.inference_mode(), progress("features into memory", len(keys)) as advance:
             for row, key in enumerate(keys):
-                x = cache.load(key, LAYERS).float()
-                x = norm(x) if normed else x  # type: ignore[operator]
+                x = cache.load(key, self._layers).float()
+                x = norm(x) if normed else x
                 if centred:
                     x = torch.cat([x[:, :1], x[:, 1:] - x[:, 1:].mean(1, keepdim=True)], dim=1)
                 self.data[row] = F.normalize(x, dim=-1).half()
                 advance(1)
 
     def rows(self, places: Sequence[int], layers: Sequence[int]) -> Tensor:
-        chosen = [LAYERS.index(layer) for layer in layers]
+        chosen = [self._layers.index(layer) for layer in layers]
         return torch.stack([self.data[place][chosen] for place in places]).float()
 
 
@@ -282,7 +285,7 @@ class Study:
             views = any(variant.augmented for variant in todo)
             source = self._source(suites, int(views))
             unlike = unlikeness_of(source, self._cache) if any(variant.unlike for variant in todo) else None
-            features = Features(source, self._cache, self._backbone.norm, form, views)
+            features = Features(source, self._cache, self._backbone.norm, todo)
             folds = folds_of(source, "products")
             for variant in todo:
                 bank = self._bank(direction, variant, features, folds)
@@ -312,7 +315,7 @@ class Study:
                 continue
             target = self._source(suites, 0)
             unlike = unlikeness_of(target, self._cache) if any(variant.unlike for variant in todo) else None
-            features = Features(target, self._cache, self._backbone.norm, form, False)
+            features = Features(target, self._cache, self._backbone.norm, todo)
             for variant in todo:
                 bank = self._bank(direction, variant, features, None).last_alone()
                 held = evidence(bank, variant, features, [0] * len(target.images), unlike)
@@ -336,7 +339,7 @@ class Study:
             False,
             False,
         )
-        return direction == first or not costly or self._gain(variant, first) > 0
+        return direction == first or not costly or self._gain(variant, first) > 0.002
 
     def _gain(self, variant: Variant, direction: str) -> float:
         own, base = (self.results[f"{direction}/source/{one.name}"] for one in (variant, THREE))
@@ -347,7 +350,7 @@ class Study:
         with progress(" ".join(suites), len(samples)) as advance:
             source = gather(samples, views=views, size=self._spec.image_size, grid=self._grid, advance=advance)
         with progress("features", len(samples)) as advance:
-            fill(source, self._cache, LAYERS, advance=advance)
+            fill(source, self._cache, LAYERS, advance=advance)  # nothing to do where stage 1 was trained before
         return source
 
     def _bank(self, direction: str, variant: Variant, features: Features, folds: Tensor | None) -> Bank:
