@@ -70,7 +70,7 @@ def measured(model: KeepAD, samples: Sequence[Sample], cache: FeatureCache, titl
     """Image and pixel AUROC of one class."""
     grid = model.backbone.grid_of(*model.image_size)
     source = gather(samples, views=0, size=model.image_size, grid=grid)
-    fill(source, cache, model.placement.head_layers)
+    fill(source, cache, layers_of(model))
     masked = all(sample.mask is not None for sample in samples if sample.label)
     pixels, scores = PixelMetrics(), []
     with progress(title, len(samples)) as advance:
@@ -84,15 +84,24 @@ def measured(model: KeepAD, samples: Sequence[Sample], cache: FeatureCache, titl
     return {"image": auroc(scores, labels), "pixel": pixels.compute().auroc.value if masked else None}
 
 
+def layers_of(model: KeepAD) -> tuple[int, ...]:
+    """Blocks whose outputs the detector looks at."""
+    place = model.placement
+    return (place.deep - 1, *place.head_layers) if model.head.reads_entry else place.head_layers
+
+
 def judged(model: KeepAD, source: Source, place: int, cache: FeatureCache) -> tuple[float, np.ndarray]:
     """Score and pixel map of one image, from its cached block outputs."""
     rows, columns = source.grid
     index = torch.arange(rows * columns)
     evidence = Evidence()
-    layers = model.placement.head_layers
+    layers = layers_of(model)
     for layer, x in zip(layers, cache.load(source.images[place].key, layers).float(), strict=True):
         tokens = Tokens(x, index, (rows * columns,), source.grid, prefix=1)
-        model.read(layer, tokens, evidence)
+        if layer in model.placement.head_layers:
+            model.read(layer, tokens, evidence)
+        else:
+            evidence.entry = model.unlikeness(tokens)
     ((score, _, pixels),) = model.judge(evidence, [index], source.grid, POINTS["dense"], model.image_size)
     return float(score), pixels.numpy()
 

@@ -234,6 +234,7 @@ def evidence(
         patch=patch_logits if variant.prototypes else torch.zeros_like(patch_logits),
         cls=torch.stack(tokens),
         unlike=None if unlike is None else unlike[:, [LAYERS.index(layer) for layer in variant.layers]],
+        entry=None,
         labels=np.array([entry.label for entry in source.images]),
         defects=[entry.defect for entry in source.images],
         classes=source.classes,

@@ -14,7 +14,8 @@ from torch import nn
 from keepad.errors import ImageError, KeepADError
 from keepad.model import KeepAD
 from keepad.prediction import Prediction
-from keepad.presets import POINTS, OperatingPoint, operating_point
+from keepad.presets import POINTS, OperatingPoint, Reading, operating_point
+from keepad.unlikeness import unlikeness
 
 
 def pictures(count: int, seed: int = 0) -> list[Image.Image]:
@@ -228,3 +229,41 @@ def test_a_ragged_batch_of_real_images_gives_what_they_give_alone(shared_data: P
     for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
         for i, prediction in zip(order, model.predict([images[i] for i in order], batch_size=4), strict=True):
             same(alone[i], prediction)
+
+
+# -- unlikeness --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unlike_only(model: KeepAD, monkeypatch: pytest.MonkeyPatch) -> KeepAD:
+    """A detector whose head reads nothing but unlikeness at the entry of the deep router, and does not smooth."""
+    reading = Reading(patch_scale=0.0, entry=2.0)
+    monkeypatch.setattr(model.head, "readings", (reading,) * len(model.head.layers))
+    return model
+
+
+@pytest.mark.parametrize("point", POINTS)
+@torch.inference_mode()
+def test_unlikeness_at_the_deep_router_stays_with_its_survivors(unlike_only: KeepAD, point: str) -> None:
+    model, chosen = unlike_only, operating_point(point)
+    images = torch.rand(2, 3, *model.image_size, generator=torch.Generator().manual_seed(0))
+    outcomes = model.finish(model.prefix(images), chosen, model.image_size)
+    for number, outcome in enumerate(outcomes):
+        # By hand: the tokens that enter the deep router are the shallow survivors after the blocks between.
+        tokens = model._route_shallow(model.prefix(images[number : number + 1]), chosen)
+        tokens = model.backbone.run(tokens, model.placement.shallow, model.placement.deep - 1)
+        expected = torch.sigmoid(2.0 * unlikeness(tokens.patches(), tokens.index, tokens.grid))
+        stays = torch.isin(tokens.index, outcome.survivors)
+        torch.testing.assert_close(outcome.patch_map.flatten()[outcome.survivors], expected[stays], atol=1e-4, rtol=0)
+
+
+def test_a_layer_that_reads_unlikeness_responds_to_it(model: KeepAD, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pictures(1)[0]
+    before = model(image).anomaly_map
+    readings = (replace(model.head.readings[0], unlike=3.0), *model.head.readings[1:])
+    monkeypatch.setattr(model.head, "readings", readings)
+    assert model.head.reads_unlikeness(model.head.layers[0])
+    assert not model.head.reads_unlikeness(model.head.layers[1])
+    after = model(image).anomaly_map
+    assert (after >= before - 1e-6).all()  # unlikeness is never negative
+    assert (after > before + 1e-3).any()

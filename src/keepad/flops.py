@@ -113,7 +113,7 @@ def count_flops(model: KeepAD, outcome: Outcome, point: OperatingPoint) -> Flops
         selectors += 2 * _linear_weights(model.shallow) + 2 * grid * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(model.deep) + 2 * 2 * shallow * width
-    head = 0
+    head = 2 * shallow**2 * width if model.head.reads_entry else 0
     for layer in (layer for layer in model.placement.head_layers if layer <= len(entering)):
         head += 2 * (deep + 1) * width
         if model.head.reads_unlikeness(layer):

@@ -32,13 +32,29 @@ class PrototypeHead(nn.Module):
         """Whether `patch_response` of this layer needs to know how unlike its image each patch is."""
         return self.readings[self.layers.index(layer)].unlike != 0
 
-    def patch_response(self, layer: int, features: Tensor, unlikeness: Tensor | None = None) -> Tensor:
-        """Response of each patch feature, (n, C) and, where the layer reads it, (n,) -> (n,) in [0, 1]."""
+    @property
+    def reads_entry(self) -> bool:
+        """Whether any layer needs to know how unlike its image each patch was when it entered the deep router."""
+        return any(reading.entry != 0 for reading in self.readings)
+
+    def patch_response(
+        self, layer: int, features: Tensor, unlikeness: Tensor | None = None, entry: Tensor | None = None
+    ) -> Tensor:
+        """Response of each patch in [0, 1], (n,).
+
+        Args:
+            layer: The head layer.
+            features: (n, C) normed features.
+            unlikeness: (n,) unlikeness in this layer, where it is read.
+            entry: (n,) unlikeness at the entry of the deep router, where it is read.
+        """
         place = self.layers.index(layer)
         reading = self.readings[place]
         evidence = reading.patch_scale * cosine_gap(self.patch[place], features) + reading.patch_bias
         if unlikeness is not None:
             evidence = evidence + reading.unlike * unlikeness
+        if entry is not None:
+            evidence = evidence + reading.entry * entry
         return torch.sigmoid(evidence)
 
     def cls_response(self, layer: int, features: Tensor) -> Tensor:

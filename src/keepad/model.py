@@ -55,10 +55,12 @@ class Evidence:
     """What the head read in a batch, by layer.
 
     Attributes:
+        entry: (P,) unlikeness of the live patches when they entered the deep router, where the head reads it.
         responses: Responses of the live patches of each image.
         cls: (B,) responses of the CLS tokens.
     """
 
+    entry: Tensor | None = None
     responses: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
     cls: dict[int, Tensor] = field(default_factory=dict)
 
@@ -164,11 +166,15 @@ class KeepAD(nn.Module):
         stages.mark("routing")
         tokens = self.backbone.run(tokens, place.shallow, place.deep - 1)
         stages.mark("between")
-        tokens, evidence = self._route_deep(tokens, point)
+        entry = None
+        if self.head.reads_entry:
+            entry = self.unlikeness(tokens)
+            stages.mark("scoring")
+        tokens, entry, evidence = self._route_deep(tokens, entry, point)
         stages.mark("routing")
 
         last = place.exit if point.early_exit else place.head_layers[-1]
-        done, read = place.deep - 1, Evidence()
+        done, read = place.deep - 1, Evidence(entry)
         for layer in (layer for layer in place.head_layers if layer <= last):
             tokens = self.backbone.run(tokens, done + 1, layer)
             stages.mark("after")
@@ -182,8 +188,8 @@ class KeepAD(nn.Module):
     def read(self, layer: int, tokens: Tokens, evidence: Evidence) -> None:
         """Add to `evidence` what the head reads in the tokens that leave block `layer`."""
         features = self.backbone.norm(tokens.x)
-        unlike = self._unlikeness(tokens) if self.head.reads_unlikeness(layer) else None
-        responses = self.head.patch_response(layer, tokens.patches(features), unlike)
+        unlike = self.unlikeness(tokens) if self.head.reads_unlikeness(layer) else None
+        responses = self.head.patch_response(layer, tokens.patches(features), unlike, evidence.entry)
         evidence.responses[layer] = tokens.per_image(responses)
         evidence.cls[layer] = self.head.cls_response(layer, tokens.cls(features))
 
@@ -223,7 +229,7 @@ class KeepAD(nn.Module):
         stages.mark("scoring")
         return list(zip(scores, maps, pixels, strict=True))
 
-    def _unlikeness(self, tokens: Tokens) -> Tensor:
+    def unlikeness(self, tokens: Tokens) -> Tensor:
         """(P,) how unlike the rest of its own image each live patch is."""
         parts = zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
         return torch.cat([unlikeness(x, index, tokens.grid) for x, index in parts])
@@ -237,16 +243,22 @@ class KeepAD(nn.Module):
         ]
         return tokens.gather(keep)
 
-    def _route_deep(self, tokens: Tokens, point: OperatingPoint) -> tuple[Tokens, list[float | None]]:
+    def _route_deep(
+        self, tokens: Tokens, entry: Tensor | None, point: OperatingPoint
+    ) -> tuple[Tokens, Tensor | None, list[float | None]]:
+        """The tokens that stay, what is known of each of them from before, and the evidence of each image."""
         if point.deep is None:
-            return tokens, [None] * tokens.images
+            return tokens, entry, [None] * tokens.images
         # Only the direction of a prototype has a meaning under cosine, so its length must not scale the risk.
         prototypes = F.normalize(self.head.patch[0], dim=-1)
         choices = [
             keep_deep(self.deep(x, prototypes), index, tokens.grid, point.deep)
             for x, index in zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
         ]
-        return tokens.gather([choice.keep for choice in choices]), [choice.evidence for choice in choices]
+        if entry is not None:
+            parts = zip(tokens.per_image(entry), choices, strict=True)
+            entry = torch.cat([values[choice.keep] for values, choice in parts])
+        return tokens.gather([choice.keep for choice in choices]), entry, [choice.evidence for choice in choices]
 
     # -- images in, Predictions out --------------------------------------------------------------------------------
 

@@ -165,14 +165,15 @@ TEMPERATURE = 0.07
 
 @dataclass(frozen=True)
 class Reading:
-    """How a head layer's cosines become responses: sigmoid(scale * cosine gap + unlike * unlikeness + bias).
+    """How a head layer's cosines become responses: sigmoid(scale * cosine gap + unlikeness, weighted twice + bias).
 
     The defaults are the plain softmax over cosine / 0.07 of a pair of prototypes.
 
     Attributes:
         patch_scale: One over the temperature of the patches.
         patch_bias: Added to the evidence of a patch.
-        unlike: Weight of how unlike the rest of its image a patch is; 0 where that is not looked at.
+        unlike: Weight of how unlike the rest of its image a patch is in this layer; 0 where that is not looked at.
+        entry: The same for the tokens that enter the deep router, where many more are still alive to compare with.
         cls_scale: One over the temperature of the CLS token.
         cls_bias: Added to the evidence of the CLS token.
     """
@@ -180,6 +181,7 @@ class Reading:
     patch_scale: float = 1 / TEMPERATURE
     patch_bias: float = 0.0
     unlike: float = 0.0
+    entry: float = 0.0
     cls_scale: float = 1 / TEMPERATURE
     cls_bias: float = 0.0
 

@@ -30,6 +30,7 @@ def evidence(*, patch: float = 1.0, cls: float = 1.0, unlike: float = 0.0, image
         patch=gaps,
         cls=tokens,
         unlike=unlikeness,
+        entry=None,
         labels=labels.numpy(),
         defects=list(defect.numpy()),
         classes=[("suite", "a" if place < images // 2 else "b") for place in range(images)],

@@ -26,6 +26,7 @@ class HeldOut:
         patch: (n, layers, N) cosine gaps of the patches.
         cls: (n, layers) cosine gaps of the CLS tokens.
         unlike: (n, layers, N) unlikeness of the patches, or None where it is not read.
+        entry: (n, N) unlikeness of the patches that enter the deep router, or None likewise.
         labels: (n,) 1 if anomalous.
         defects: (N,) bool for every image, or None where it is unknown.
         classes: Suite and class of every image.
@@ -36,6 +37,7 @@ class HeldOut:
     patch: Tensor
     cls: Tensor
     unlike: Tensor | None
+    entry: Tensor | None
     labels: np.ndarray
     defects: Sequence[np.ndarray | None]
     classes: Sequence[tuple[str, str]]
@@ -73,16 +75,26 @@ class Validation:
         return sum(known) / len(known)
 
 
-def level_readings(held: HeldOut, unlike: float) -> tuple[Reading, ...]:
+def level_readings(held: HeldOut, unlike: float, entry: float = 0.0) -> tuple[Reading, ...]:
     """Readings that give every layer, and unlikeness beside the prototypes, the same spread over the source.
 
     Evidence is centred, and half of it enters the sigmoid, so that responses of defects stay apart near 1.
+
+    Args:
+        held: Evidence about the source images.
+        unlike: Weight of a layer's own unlikeness, in units of spread.
+        entry: Weight of the unlikeness at the entry of the deep router.
     """
+    entry_weight = entry_bias = 0.0
+    if held.entry is not None and entry:
+        entry_mean, entry_spread = _moments(held.entry)
+        entry_weight = entry / entry_spread
+        entry_bias = -entry_weight * entry_mean
     readings = []
     for place in range(len(held.layers)):
         mean, spread = _moments(held.patch[:, place])
         cls_mean, cls_spread = _moments(held.cls[:, place])
-        bias, weight = -mean / spread, 0.0
+        bias, weight = entry_bias - mean / spread, 0.0
         if held.unlike is not None and unlike:
             unlike_mean, unlike_spread = _moments(held.unlike[:, place])
             weight = unlike / unlike_spread
@@ -92,6 +104,7 @@ def level_readings(held: HeldOut, unlike: float) -> tuple[Reading, ...]:
                 patch_scale=0.5 / spread,
                 patch_bias=0.5 * bias,
                 unlike=0.5 * weight,
+                entry=0.5 * entry_weight,
                 cls_scale=0.5 / cls_spread,
                 cls_bias=-0.5 * cls_mean / cls_spread,
             )
@@ -182,6 +195,8 @@ def _responses(held: HeldOut, readings: Sequence[Reading]) -> tuple[Tensor, Tens
         evidence = reading.patch_scale * held.patch[:, place].float() + reading.patch_bias
         if held.unlike is not None and reading.unlike:
             evidence += reading.unlike * held.unlike[:, place].float()
+        if held.entry is not None and reading.entry:
+            evidence += reading.entry * held.entry.float()
         patch[:, place] = torch.sigmoid(evidence)
         cls[:, place] = torch.sigmoid(reading.cls_scale * held.cls[:, place].float() + reading.cls_bias)
     return patch, cls

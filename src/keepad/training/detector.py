@@ -100,7 +100,7 @@ def train_detector(plan: Plan, fabric: Fabric, *, say: Say, progress: Progress) 
         source = gather(samples, views=recipe.views, size=size, grid=grid, advance=advance)
     with progress("features", len(samples)) as advance:
         share = (fabric.global_rank, fabric.world_size)
-        fill(source, cache, placement.head_layers, share=share, advance=advance)
+        fill(source, cache, recipe.layers(backbone.depth), share=share, advance=advance)
     fabric.barrier()
     prepared = time.perf_counter()
 
@@ -108,7 +108,7 @@ def train_detector(plan: Plan, fabric: Fabric, *, say: Say, progress: Progress) 
         source,
         cache,
         recipe,
-        layers=placement.head_layers,
+        placement=placement,
         norm=backbone.norm,
         judge=lambda held: _conclude(held, recipe, placement)[2],
         seed=plan.seed,
@@ -155,7 +155,7 @@ def _conclude(
     held: HeldOut, recipe: DetectorRecipe, placement: Placement
 ) -> tuple[tuple[Reading, ...], Calibration, Validation]:
     """Readings, calibration and validation from held-out evidence."""
-    readings = level_readings(held, recipe.unlike) if recipe.level else (Reading(),) * len(held.layers)
+    readings = level_readings(held, recipe.unlike, recipe.entry) if recipe.level else (Reading(),) * len(held.layers)
     start = Calibration(smoothing=recipe.smoothing, top_fraction=recipe.top_fraction, top_of=recipe.top_of)
     return readings, *calibrate(held, readings, placement, start)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from keepad.errors import KeepADError
 from keepad.files import replacing
+from keepad.presets import Placement
 from keepad.training.bank import HeadBank, responses_of
 from keepad.training.cache import FeatureCache
 from keepad.training.calibration import HeldOut, Validation
@@ -55,7 +56,7 @@ class Fitting:
         source: The pictures.
         cache: Their features.
         recipe: How to train.
-        layers: Head layers.
+        placement: Where the head reads.
         norm: The backbone's final norm.
         judge: What held-out evidence says about an epoch.
         seed: First values and order.
@@ -70,7 +71,7 @@ class Fitting:
         cache: FeatureCache,
         recipe: DetectorRecipe,
         *,
-        layers: tuple[int, ...],
+        placement: Placement,
         norm: Callable[[Tensor], Tensor],
         judge: Callable[[HeldOut], Validation],
         seed: int,
@@ -79,20 +80,21 @@ class Fitting:
         digest: str,
     ) -> None:
         self.epochs: list[Epoch] = []
-        self._source, self._cache, self._recipe, self._layers = source, cache, recipe, layers
+        self._source, self._cache, self._recipe = source, cache, recipe
+        self._placement, self._layers = placement, placement.head_layers
         self._norm, self._judge, self._seed, self._fabric, self._state = norm, judge, seed, fabric, state
         self._folds = folds_of(source, recipe.validation)
         heads = int(self._folds.max()) + 2
         # (n, heads): the last head sees every image, the others all but those of their fold.
         self._sees = (self._folds[:, None] != torch.arange(heads)).float()
-        width = int(cache.load(source.images[0].key, layers[:1]).shape[-1])
-        bank = HeadBank(heads - 1, layers, width, torch.Generator().manual_seed(seed))
+        width = int(cache.load(source.images[0].key, self._layers[:1]).shape[-1])
+        bank = HeadBank(heads - 1, self._layers, width, torch.Generator().manual_seed(seed))
         optimiser = torch.optim.AdamW(bank.parameters(), lr=recipe.rate, weight_decay=recipe.decay)
         steps = recipe.epochs * len(self._steps(torch.arange(len(source.images))))
         self._schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         self._bank, self._optimiser = fabric.setup(bank, optimiser)
         keys = hashlib.sha256("".join(source.keys()).encode()).hexdigest()
-        self._identity = json.dumps([asdict(recipe), layers, seed, digest, keys, fabric.world_size, __version__])
+        self._identity = json.dumps([asdict(recipe), self._layers, seed, digest, keys, fabric.world_size, __version__])
 
     def run(self, say: Say) -> None:
         """All epochs that are not done yet."""
@@ -126,20 +128,23 @@ class Fitting:
             patches.append(gaps[0, ..., fold].half().cpu())
             tokens.append(cls_gaps[0, ..., fold].cpu())
         images = [self._source.images[place] for place in places]
-        unlike = None
-        if self._recipe.unlike:
-            parts = [self._cache.unlikeness(image.key, self._layers, self._source.grid) for image in images]
-            unlike = torch.stack(parts)
+        unlike = self._unlikeness(images, self._layers) if self._recipe.unlike else None
+        entry = self._unlikeness(images, [self._placement.deep - 1])[:, 0] if self._recipe.entry else None
         return HeldOut(
             patch=torch.stack(patches),
             cls=torch.stack(tokens),
             unlike=unlike,
+            entry=entry,
             labels=np.array([image.label for image in images]),
             defects=[image.defect for image in images],
             classes=[self._source.classes[place] for place in places],
             layers=self._layers,
             grid=self._source.grid,
         )
+
+    def _unlikeness(self, images: Sequence[Entry], layers: Sequence[int]) -> Tensor:
+        """(n, layers, N) how unlike the rest of its image each patch is."""
+        return torch.stack([self._cache.unlikeness(image.key, layers, self._source.grid) for image in images])
 
     # -- one epoch ---------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class DetectorRecipe:
             (suite, or class where there are few suites) without it and asks that head about it.
         level: Give every layer the same spread of evidence instead of one temperature.
         unlike: Weight of unlikeness beside the prototypes, both in units of their spread on source; 0 is without.
+        entry: The same for unlikeness where the tokens enter the deep router.
         smoothing: Sigma of a Gaussian on the patch map, in patches.
         top_fraction: Share of the tokens whose responses make the patch evidence of an image.
         top_of: Of which tokens: "survivors" or the whole "grid".
@@ -43,9 +44,15 @@ class DetectorRecipe:
     validation: str = "images"
     level: bool = False
     unlike: float = 0.0
+    entry: float = 0.0
     smoothing: float = 0.0
     top_fraction: float = 0.05
     top_of: str = "survivors"
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        """Blocks whose outputs are needed: those of the head, and the one before the deep router if it is looked at."""
+        place = self.placement(depth)
+        return (place.deep - 1, *place.head_layers) if self.entry else place.head_layers
 
     def placement(self, depth: int) -> Placement:
         """Where routers, head and exit sit in a backbone of `depth` blocks."""
@@ -63,7 +70,8 @@ RECIPES: dict[str, DetectorRecipe] = {
         mask_loss=False,
         validation="products",
         level=True,
-        unlike=1.0,
+        unlike=0.5,
+        entry=0.5,
         smoothing=1.0,
         top_fraction=0.01,
         top_of="grid",

@@ -43,6 +43,8 @@ def model_card(info: CheckpointInfo, checkpoint: Path) -> str:
         for one in provenance["data"]
     )
     unlike = [layer for layer, reading in zip(info.placement.head_layers, info.readings, strict=True) if reading.unlike]
+    if any(reading.entry for reading in info.readings):
+        unlike.insert(0, info.placement.deep - 1)
     validation = provenance["validation"]
     return f"""# {info.name}
 
