@@ -9,6 +9,7 @@ A dense pass of the frozen backbone is the same for all checkpoints, so its bloc
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,8 +42,10 @@ def main() -> None:
     backbone, _, digest = load_backbone()
     cache = FeatureCache(backbone, digest)
     models: dict[str, tuple[CheckpointInfo, KeepAD]] = {}
+    digests: dict[str, str] = {}  # what was measured of a checkpoint says nothing about another one of its name
     for path in args.checkpoints:
         info, tensors = read_checkpoint(path)
+        digests[path.stem] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         models[path.stem] = (info, assemble(backbone, info, tensors, source=path.name))
 
     suites = args.suites.split(",") if args.suites else None
@@ -53,7 +56,7 @@ def main() -> None:
         unseen = {n: m for n, (info, m) in models.items() if suite not in [d["suite"] for d in info.provenance["data"]]}
         for (_, cls), samples in dataset.select(suites=[suite]).by_class().items():
             for name, model in unseen.items():
-                path = state / f"{name}-{suite}-{cls}.json"
+                path = state / f"{digests[name]}-{suite}-{cls}.json"
                 if not path.is_file():
                     found = measured(model, samples, cache, f"{name}: {suite} {cls}")
                     path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from keepad.training.bank import head_from
 from keepad.training.cache import DEFAULT_LIMIT, FeatureCache
 from keepad.training.calibration import HeldOut, Validation, calibrate, level_readings
 from keepad.training.fitting import Epoch, Fitting
-from keepad.training.recipe import DetectorRecipe
+from keepad.training.recipe import RECIPES, DetectorRecipe
 from keepad.training.record import write_record
 from keepad.training.selectors import set_up_selectors
 from keepad.training.source import Say, check_source, fill, gather
@@ -182,6 +182,7 @@ def _provenance(plan: Plan, epochs: Sequence[Epoch], chosen: int, backbone: str)
         "command": (
             f"keepad train detector --data DATA --suites {','.join(suites)} --backbone {backbone} "
             + (f"--image-size {plan.image_size[0]} " if plan.image_size else "")
+            + (f"--epochs {plan.recipe.epochs} " if plan.recipe not in RECIPES.values() else "")
             + f"--recipe {plan.recipe.name} --seed {plan.seed} --out {plan.out.name}"
         ),
         "recipe": asdict(plan.recipe),
