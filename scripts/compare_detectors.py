@@ -65,7 +65,9 @@ def main() -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     recipes = {name: {**info.provenance, "calibration": vars(info.calibration)} for name, (info, _) in models.items()}
     args.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    args.out.with_suffix(".md").write_text(to_markdown(results, recipes), encoding="utf-8")
+    given = " ".join(path.name for path in args.checkpoints)
+    command = f"python scripts/compare_detectors.py --data DATA --out docs/detector/{args.out.name} {given}"
+    args.out.with_suffix(".md").write_text(to_markdown(results, recipes, command), encoding="utf-8")
 
 
 @torch.inference_mode()
@@ -109,7 +111,7 @@ def judged(model: KeepAD, source: Source, place: int, cache: FeatureCache) -> tu
     return float(score), pixels.numpy()
 
 
-def to_markdown(results: dict[str, Any], provenance: dict[str, dict[str, Any]]) -> str:
+def to_markdown(results: dict[str, Any], provenance: dict[str, dict[str, Any]], command: str) -> str:
     """Suites as rows, detectors as columns."""
 
     def mean(values: Sequence[float | None]) -> float | None:
@@ -122,8 +124,9 @@ def to_markdown(results: dict[str, Any], provenance: dict[str, dict[str, Any]]) 
     lines = [
         "# Dense detectors on suites they were not trained on",
         "",
-        "Made by `python scripts/compare_detectors.py`. Image AUROC / pixel AUROC in percent at 518 px; means over the",
-        "classes of a suite, then over suites. brainmri has no masks and is left out of the means.",
+        f"Made by `{command}`.",
+        "Image AUROC / pixel AUROC in percent at 518 px; means over the classes of a suite, then over suites.",
+        "brainmri has no masks and is left out of the means.",
         "",
         "| detector | recipe | trained on | kept epoch | lambda | held-out source I / patch AUROC |",
         "|---|---|---|---|---|---|",

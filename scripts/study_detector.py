@@ -24,6 +24,7 @@ from torch import Tensor
 
 from keepad.backbone import load_backbone
 from keepad.backbone.weights import cache_folder
+from keepad.checkpoint import read_checkpoint
 from keepad.console import progress
 from keepad.data import read_dataset
 from keepad.presets import Calibration, Placement, Reading
@@ -34,6 +35,7 @@ from keepad.training.source import Source, fill, folds_of, gather
 
 DIRECTIONS = {"M2I": (["mvtec"], ["mpdd", "dagm", "mtd", "ksdd"]), "I2M": (["mpdd", "dagm", "mtd", "ksdd"], ["mvtec"])}
 LAYERS = (6, 8, 9, 11, 12)
+ENTRY = 5  # the block before the deep router
 BATCH, RATE, DECAY, SEED = 8, 1e-3, 0.01, 42
 
 
@@ -54,6 +56,8 @@ class Variant:
         epochs: Passes over the source.
         level: Equal spread of evidence instead of one temperature.
         unlike: Weight of unlikeness.
+        entry: Weight of unlikeness where tokens enter the deep router.
+        centre: Evidence that becomes a response of one half.
         prototypes: Whether prototypes count; without them unlikeness is alone.
         top: Share of patches that make the image score.
     """
@@ -70,6 +74,8 @@ class Variant:
     epochs: int = 3
     level: bool = False
     unlike: float = 0.0
+    entry: float = 0.0
+    centre: float = 0.0
     prototypes: bool = True
     top: float = 0.05
 
@@ -88,6 +94,9 @@ class Variant:
 PAPER = Variant("published form: layers 6 8 9 11 12")
 THREE = Variant("layers 6 8 9", layers=(6, 8, 9))
 LEVEL = replace(THREE, name="layers 6 8 9, equal spread", level=True)
+SPLIT = replace(
+    LEVEL, name="6 8 9, equal spread + 0.5 unlikeness + 0.5 at layer 5, top 1 %", unlike=0.5, entry=0.5, top=0.01
+)
 VARIANTS = (
     PAPER,
     replace(PAPER, name="published form, equal spread", level=True),
@@ -106,6 +115,8 @@ VARIANTS = (
     *(replace(LEVEL, name=f"6 8 9, equal spread + {w:g} unlikeness", unlike=w) for w in (0.5, 1.0, 2.0)),
     replace(LEVEL, name="6 8 9, equal spread + 1 unlikeness, top 1 %", unlike=1.0, top=0.01),
     replace(LEVEL, name="6 8 9, equal spread + 1 unlikeness, collage and crop", unlike=1.0, augmented=True),
+    SPLIT,
+    *(replace(SPLIT, name=f"the same, centred at {c:g}", centre=c) for c in (2.0, 4.0, 6.0)),
 )
 
 
@@ -221,7 +232,7 @@ def train(variant: Variant, features: Features, folds: Tensor) -> Bank:
 
 @torch.inference_mode()
 def evidence(
-    bank: Bank, variant: Variant, features: Features, head_of: Sequence[int], unlike: Tensor | None
+    bank: Bank, variant: Variant, features: Features, head_of: Sequence[int], unlike: dict[int, Tensor]
 ) -> HeldOut:
     """What each image looks like to the head that is named for it."""
     source, patches, tokens = features.source, [], []
@@ -233,8 +244,8 @@ def evidence(
     return HeldOut(
         patch=patch_logits if variant.prototypes else torch.zeros_like(patch_logits),
         cls=torch.stack(tokens),
-        unlike=None if unlike is None else unlike[:, [LAYERS.index(layer) for layer in variant.layers]],
-        entry=None,
+        unlike=torch.stack([unlike[layer] for layer in variant.layers], dim=1) if variant.unlike else None,
+        entry=unlike[ENTRY] if variant.entry else None,
         labels=np.array([entry.label for entry in source.images]),
         defects=[entry.defect for entry in source.images],
         classes=source.classes,
@@ -249,6 +260,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--state", type=Path, default=cache_folder() / "study")
     parser.add_argument("--target", action="store_true", help="after the choice: what each variant does on the target")
+    parser.add_argument(
+        "--beside", nargs="*", type=Path, default=(), help="trained checkpoints whose validation is shown"
+    )
     args = parser.parse_args()
     study = Study(args.data, args.state)
     for direction, (sources, targets) in DIRECTIONS.items():
@@ -256,7 +270,7 @@ def main() -> None:
         if args.target:
             study.transfer(direction, targets)
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "study.md").write_text(to_markdown(study.results), encoding="utf-8")
+    (args.out / "study.md").write_text(to_markdown(study.results, args.beside), encoding="utf-8")
 
 
 class Study:
@@ -285,7 +299,7 @@ class Study:
                 continue
             views = any(variant.augmented for variant in todo)
             source = self._source(suites, int(views))
-            unlike = unlikeness_of(source, self._cache) if any(variant.unlike for variant in todo) else None
+            unlike = unlikeness_of(source, self._cache, todo)
             features = Features(source, self._cache, self._backbone.norm, todo)
             folds = folds_of(source, "products")
             for variant in todo:
@@ -315,7 +329,7 @@ class Study:
             if not todo:
                 continue
             target = self._source(suites, 0)
-            unlike = unlikeness_of(target, self._cache) if any(variant.unlike for variant in todo) else None
+            unlike = unlikeness_of(target, self._cache, todo)
             features = Features(target, self._cache, self._backbone.norm, todo)
             for variant in todo:
                 bank = self._bank(direction, variant, features, None).last_alone()
@@ -350,8 +364,9 @@ class Study:
         samples = read_dataset(self._data).select(suites=suites, split="test").samples
         with progress(" ".join(suites), len(samples)) as advance:
             source = gather(samples, views=views, size=self._spec.image_size, grid=self._grid, advance=advance)
-        with progress("features", len(samples)) as advance:
-            fill(source, self._cache, LAYERS, advance=advance)  # nothing to do where stage 1 was trained before
+        with progress("features", len(samples)) as advance:  # nothing to do where stage 1 was trained before
+            fill(source, self._cache, LAYERS, advance=advance)
+        fill(replace(source, views=((),) * len(samples)), self._cache, (ENTRY,))  # views are never asked for it
         return source
 
     def _bank(self, direction: str, variant: Variant, features: Features, folds: Tensor | None) -> Bank:
@@ -380,8 +395,8 @@ class Study:
         print(f"{name}: {found}", flush=True)
 
 
-def to_markdown(results: dict[str, dict[str, Any]]) -> str:
-    """One row a variant: held-out source and target, both directions."""
+def to_markdown(results: dict[str, dict[str, Any]], beside: Sequence[Path] = ()) -> str:
+    """One row a variant: held-out source and target, both directions; then whole trainings."""
 
     def cells(place: str, variant: Variant) -> str:
         numbers = results.get(f"{place}/{variant.name}")
@@ -408,23 +423,50 @@ def to_markdown(results: dict[str, dict[str, Any]]) -> str:
             f"|---|{'---|' * 12}",
             *rows,
             "",
+            *others(beside),
         ]
     )
 
 
-def unlikeness_of(source: Source, cache: FeatureCache) -> Tensor:
+def others(checkpoints: Sequence[Path]) -> list[str]:
+    """Held-out source validation of checkpoints, for what a study of one input size cannot hold."""
+    if not checkpoints:
+        return []
+    lines = [
+        "Whole trainings, judged in the same way (smoothed maps where the recipe smooths):",
+        "",
+        "| command | I | P |",
+        "|---|---|---|",
+    ]
+    for path in checkpoints:
+        provenance = read_checkpoint(path)[0].provenance
+        found = provenance["validation"]
+        cells = (100 * found["image_auroc"], 100 * found["patch_auroc"])
+        lines.append(f"| `{provenance['command']}` | {cells[0]:.1f} | {cells[1]:.1f} |")
+    return [*lines, ""]
+
+
+def unlikeness_of(source: Source, cache: FeatureCache, variants: Sequence[Variant]) -> dict[int, Tensor]:
+    """(images, N) unlikeness in every layer where any of the variants reads it."""
+    layers = {layer for variant in variants if variant.unlike for layer in variant.layers}
+    layers |= {ENTRY for variant in variants if variant.entry}
+    if not layers:
+        return {}
     with progress("unlikeness", len(source.images)) as advance:
         rows = []
         for entry in source.images:
-            rows.append(cache.unlikeness(entry.key, LAYERS[:3], source.grid))
+            rows.append(cache.unlikeness(entry.key, sorted(layers), source.grid))
             advance(1)
-    missing = torch.zeros(len(rows), len(LAYERS) - 3, source.grid[0] * source.grid[1])
-    return torch.cat([torch.stack(rows), missing], dim=1)  # only these layers are ever read
+    return dict(zip(sorted(layers), torch.stack(rows, dim=1), strict=True))
 
 
 def readings_of(variant: Variant, held: HeldOut) -> tuple[Reading, ...]:
     plain = Reading(patch_scale=1.0, cls_scale=1.0)  # logits of this study are divided by their temperature already
-    return level_readings(held, variant.unlike) if variant.level else (plain,) * len(variant.layers)
+    return (
+        level_readings(held, variant.unlike, variant.entry, variant.centre)
+        if variant.level
+        else (plain,) * len(variant.layers)
+    )
 
 
 def placement_of(variant: Variant, depth: int) -> Placement:

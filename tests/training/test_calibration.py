@@ -52,6 +52,13 @@ def test_level_readings_give_every_layer_the_same_spread_around_zero() -> None:
         assert reading.unlike == 0
 
 
+def test_a_centre_above_the_mean_quiets_the_background_and_leaves_cls_alone() -> None:
+    held = evidence()
+    for plain, moved in zip(level_readings(held, 1.0), level_readings(held, 1.0, centre=4.0), strict=True):
+        assert moved.patch_bias == pytest.approx(plain.patch_bias - 2)
+        assert replace(moved, patch_bias=plain.patch_bias) == plain
+
+
 def test_unlikeness_weighs_in_units_of_its_own_spread() -> None:
     held = evidence()
     (reading, *_) = level_readings(held, 2.0)

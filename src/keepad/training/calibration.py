@@ -14,8 +14,8 @@ from keepad.presets import Calibration, Placement, Reading
 from keepad.recovery import smooth
 from keepad.scoring import gate_of, top_count
 
-_WEIGHTS = (1.0, 0.75, 0.5, 0.25, 0.0)
-_CENTRES = (0.0, -1.0, 1.0, -2.0, 2.0)
+WEIGHTS = (1.0, 0.75, 0.5, 0.25, 0.0)
+CENTRES = (0.0, -1.0, 1.0, -2.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,16 @@ class Validation:
         return sum(known) / len(known)
 
 
-def level_readings(held: HeldOut, unlike: float, entry: float = 0.0) -> tuple[Reading, ...]:
+def level_readings(held: HeldOut, unlike: float, entry: float = 0.0, centre: float = 0.0) -> tuple[Reading, ...]:
     """Readings that give every layer, and unlikeness beside the prototypes, the same spread over the source.
 
-    Evidence is centred, and half of it enters the sigmoid, so that responses of defects stay apart near 1.
+    Half of the evidence enters the sigmoid, so that responses of defects stay apart near 1.
 
     Args:
         held: Evidence about the source images.
         unlike: Weight of a layer's own unlikeness, in units of spread.
         entry: Weight of the unlikeness at the entry of the deep router.
+        centre: Evidence of a patch above the source's mean that becomes a response of one half, in units of spread.
     """
     entry_weight = entry_bias = 0.0
     if held.entry is not None and entry:
@@ -94,7 +95,7 @@ def level_readings(held: HeldOut, unlike: float, entry: float = 0.0) -> tuple[Re
     for place in range(len(held.layers)):
         mean, spread = _moments(held.patch[:, place])
         cls_mean, cls_spread = _moments(held.cls[:, place])
-        bias, weight = entry_bias - mean / spread, 0.0
+        bias, weight = entry_bias - mean / spread - centre, 0.0
         if held.unlike is not None and unlike:
             unlike_mean, unlike_spread = _moments(held.unlike[:, place])
             weight = unlike / unlike_spread
@@ -127,20 +128,20 @@ def calibrate(
     # Without both labels nothing can choose; the patches alone then make the score.
     labelled = len(set(held.labels.tolist())) == 2
     candidates = []
-    for weight in _WEIGHTS if labelled else (1.0,):
+    for weight in WEIGHTS if labelled else (1.0,):
         base = said.blended(placement.base_layers, weight)
         mean, spread = float(base.mean()), float(base.std(correction=0)) or 1.0
         candidates += [
             replace(start, patch_weight=weight, base_mean=mean, base_std=spread, gate_centre=centre)
-            for centre in (_CENTRES if labelled else (0.0,))
+            for centre in (CENTRES if labelled else (0.0,))
         ]
     ranked = [mean_auroc(said.scores(placement, one), held.labels, held.classes) or 0.0 for one in candidates]
     best = candidates[int(np.argmax(ranked))]
     known, truth = held.known_defects()
     chosen = replace(
         best,
-        image_threshold=_best_f1_threshold(said.scores(placement, best), held.labels) if labelled else None,
-        pixel_threshold=_best_f1_threshold(said.maps()[known].ravel(), truth.ravel()),
+        image_threshold=best_f1_threshold(said.scores(placement, best), held.labels) if labelled else None,
+        pixel_threshold=best_f1_threshold(said.maps()[known].ravel(), truth.ravel()),
     )
     return chosen, validate(held, readings, placement, chosen)
 
@@ -218,7 +219,8 @@ def mean_auroc(scores: np.ndarray, labels: np.ndarray, classes: Sequence[tuple[s
     return float(np.mean([np.mean(values) for values in suites.values()])) if suites else None
 
 
-def _best_f1_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
+def best_f1_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The score from which calling things anomalous gives the best F1."""
     order = np.argsort(-scores, kind="stable")
     hits = np.cumsum(labels[order])
     f1 = 2 * hits / (np.arange(1, len(scores) + 1) + labels.sum())

@@ -16,7 +16,7 @@ import torch
 from keepad.backbone import DEFAULT_BACKBONE, load_backbone
 from keepad.checkpoint import CheckpointInfo, write_checkpoint
 from keepad.data import Sample, licence_of
-from keepad.loading import trained_tensors, with_fresh_parts
+from keepad.loading import HELD_OUT, trained_tensors, with_fresh_parts
 from keepad.model import KeepAD
 from keepad.presets import Calibration, Placement, Reading
 from keepad.training.bank import head_from
@@ -46,6 +46,7 @@ class Plan:
         backbone: Name of the backbone.
         weights: File with its weights instead of the cached or downloaded ones.
         image_size: Height and width of the network's input; the backbone's own if None.
+        classes: Classes that were asked for; all if empty.
         seed: First values and order; the same seed gives the same bytes.
         cache: Folder of the feature cache; the user's own if None.
         cache_limit: Bytes that it may hold.
@@ -57,6 +58,7 @@ class Plan:
     backbone: str = DEFAULT_BACKBONE
     weights: Path | None = None
     image_size: tuple[int, int] | None = None
+    classes: Sequence[str] = ()
     seed: int = 42
     cache: Path | None = None
     cache_limit: int = DEFAULT_LIMIT
@@ -143,7 +145,8 @@ def train_detector(plan: Plan, fabric: Fabric, *, say: Say, progress: Progress) 
         provenance=model.provenance,
     )
     if fabric.global_rank == 0:
-        write_checkpoint(plan.out, trained_tensors(model), info)
+        held_out = {f"{HELD_OUT}patch": epoch.patch[:-1], f"{HELD_OUT}cls": epoch.cls[:-1]}
+        write_checkpoint(plan.out, {**trained_tensors(model), **held_out}, info)
         write_record(plan.out, info, fitting.epochs, chosen)
         fitting.forget()
     fabric.barrier()
@@ -155,7 +158,8 @@ def _conclude(
     held: HeldOut, recipe: DetectorRecipe, placement: Placement
 ) -> tuple[tuple[Reading, ...], Calibration, Validation]:
     """Readings, calibration and validation from held-out evidence."""
-    readings = level_readings(held, recipe.unlike, recipe.entry) if recipe.level else (Reading(),) * len(held.layers)
+    plain = (Reading(),) * len(held.layers)
+    readings = level_readings(held, recipe.unlike, recipe.entry, recipe.centre) if recipe.level else plain
     start = Calibration(smoothing=recipe.smoothing, top_fraction=recipe.top_fraction, top_of=recipe.top_of)
     return readings, *calibrate(held, readings, placement, start)
 
@@ -163,24 +167,15 @@ def _conclude(
 def _provenance(plan: Plan, epochs: Sequence[Epoch], chosen: int, backbone: str) -> dict[str, Any]:
     """Where a checkpoint comes from; nothing that differs between two runs of the same training."""
     suites = sorted({sample.suite for sample in plan.samples})
-    licences = {suite: licence_of(suite) for suite in suites}
     validation = epochs[chosen].validation
     return {
         "what": f"dense detector trained on {', '.join(suites)}; selectors set up from a seed, not trained",
-        "data": [
-            {
-                "suite": suite,
-                "split": "test",
-                "classes": len({sample.cls for sample in plan.samples if sample.suite == suite}),
-                "images": sum(sample.suite == suite for sample in plan.samples),
-                "anomalous": sum(sample.suite == suite and sample.label for sample in plan.samples),
-                "licence": licences[suite],
-            }
-            for suite in suites
-        ],
-        "licence": f"Apache-2.0; trained on data under {', '.join(sorted(set(licences.values())))}",
+        "data": data_of(plan.samples),
+        "licence": licence_line(suites),
         "command": (
-            f"keepad train detector --data DATA --suites {','.join(suites)} --backbone {backbone} "
+            f"keepad train detector --data DATA --suites {','.join(suites)} "
+            + (f"--classes {','.join(plan.classes)} " if plan.classes else "")
+            + f"--backbone {backbone} "
             + (f"--image-size {plan.image_size[0]} " if plan.image_size else "")
             + (f"--epochs {plan.recipe.epochs} " if plan.recipe not in RECIPES.values() else "")
             + f"--recipe {plan.recipe.name} --seed {plan.seed} --out {plan.out.name}"
@@ -196,3 +191,23 @@ def _provenance(plan: Plan, epochs: Sequence[Epoch], chosen: int, backbone: str)
             "python": platform.python_version(),
         },
     }
+
+
+def data_of(samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """What was learned from, suite by suite."""
+    return [
+        {
+            "suite": suite,
+            "split": "test",
+            "classes": len({sample.cls for sample in samples if sample.suite == suite}),
+            "images": sum(sample.suite == suite for sample in samples),
+            "anomalous": sum(sample.suite == suite and sample.label for sample in samples),
+            "licence": licence_of(suite),
+        }
+        for suite in sorted({sample.suite for sample in samples})
+    ]
+
+
+def licence_line(suites: Sequence[str]) -> str:
+    """Licence of what was trained on these suites."""
+    return f"Apache-2.0; trained on data under {', '.join(sorted({licence_of(suite) for suite in suites}))}"

@@ -7,15 +7,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from keepad.errors import KeepADError
-from keepad.files import replacing
 from keepad.presets import Placement
 from keepad.training.bank import HeadBank, responses_of
 from keepad.training.cache import FeatureCache
@@ -23,6 +21,7 @@ from keepad.training.calibration import HeldOut, Validation
 from keepad.training.losses import dice, focal, label_entropy
 from keepad.training.recipe import DetectorRecipe
 from keepad.training.source import Entry, Say, Source, folds_of, masks_of
+from keepad.training.state import RunState
 from keepad.version import __version__
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class Fitting:
         self.epochs: list[Epoch] = []
         self._source, self._cache, self._recipe = source, cache, recipe
         self._placement, self._layers = placement, placement.head_layers
-        self._norm, self._judge, self._seed, self._fabric, self._state = norm, judge, seed, fabric, state
+        self._norm, self._judge, self._seed, self._fabric = norm, judge, seed, fabric
         self._folds = folds_of(source, recipe.validation)
         heads = int(self._folds.max()) + 2
         # (n, heads): the last head sees every image, the others all but those of their fold.
@@ -94,7 +93,8 @@ class Fitting:
         self._schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         self._bank, self._optimiser = fabric.setup(bank, optimiser)
         keys = hashlib.sha256("".join(source.keys()).encode()).hexdigest()
-        self._identity = json.dumps([asdict(recipe), self._layers, seed, digest, keys, fabric.world_size, __version__])
+        identity = [asdict(recipe), self._layers, seed, digest, keys, fabric.world_size, __version__]
+        self._state = RunState(state, json.dumps(identity))
 
     def run(self, say: Say) -> None:
         """All epochs that are not done yet."""
@@ -111,7 +111,7 @@ class Fitting:
 
     def forget(self) -> None:
         """Drop what a later run would resume from."""
-        self._state.unlink(missing_ok=True)
+        self._state.forget()
 
     @torch.no_grad()
     def held_out(self, patch: Tensor, cls: Tensor) -> HeldOut:
@@ -223,31 +223,22 @@ class Fitting:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        content = {
-            "identity": self._identity,
-            "epochs": [
-                {"losses": epoch.losses, "validation": asdict(epoch.validation), "patch": epoch.patch, "cls": epoch.cls}
-                for epoch in self.epochs
-            ],
-            "optimiser": self._optimiser.state_dict(),
-            "schedule": self._schedule.state_dict(),
-        }
-        try:
-            with replacing(self._state) as partial:
-                torch.save(content, partial)
-        except (OSError, RuntimeError) as error:
-            raise KeepADError(
-                f"the state of the training could not be written to {self._state}; make room and start again."
-            ) from error
+        self._state.save(
+            {
+                "epochs": [
+                    {"losses": one.losses, "validation": asdict(one.validation), "patch": one.patch, "cls": one.cls}
+                    for one in self.epochs
+                ],
+                "optimiser": self._optimiser.state_dict(),
+                "schedule": self._schedule.state_dict(),
+            }
+        )
 
     def _resume(self, say: Say) -> None:
-        if not self._state.is_file():
+        content = self._state.load(self._fabric.device, say)
+        if content is None:
             return
         try:
-            content: dict[str, Any] = torch.load(self._state, map_location=self._fabric.device, weights_only=True)
-            if content["identity"] != self._identity:
-                say("what was begun here was another training; it starts over.")
-                return
             self.epochs = [
                 Epoch(one["losses"], Validation(**one["validation"]), one["patch"].cpu(), one["cls"].cpu())
                 for one in content["epochs"]
@@ -255,7 +246,7 @@ class Fitting:
             self._optimiser.load_state_dict(content["optimiser"])
             self._schedule.load_state_dict(content["schedule"])
         except Exception as error:
-            raise KeepADError(f"{self._state} is damaged; remove it and start again.") from error
+            raise self._state.damaged() from error
         with torch.no_grad():
             self._bank.patch.copy_(self.epochs[-1].patch)
             self._bank.cls.copy_(self.epochs[-1].cls)
