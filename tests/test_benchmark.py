@@ -35,7 +35,6 @@ from keepad.benchmark import (
 from keepad.cli.benchmark import benchmark
 from keepad.errors import KeepADError
 from keepad.model import KeepAD
-from keepad.presets import POINTS
 
 KEYS = {
     "backbone",
@@ -83,7 +82,7 @@ def records(tiny: KeepAD, plan: Plan, shown: Pictures) -> list[Record]:
 
 
 def test_records_have_exactly_these_keys(records: list[Record]) -> None:
-    assert len(records) == 2 * len(POINTS)
+    assert len(records) == 2 * len(Plan().points)
     for record in records:
         assert set(asdict(record)) == KEYS
         assert tuple(record.stages) == STAGES

@@ -250,7 +250,7 @@ def test_unlikeness_at_the_deep_router_stays_with_its_survivors(unlike_only: Kee
     outcomes = model.finish(model.prefix(images), chosen, model.image_size)
     for number, outcome in enumerate(outcomes):
         # By hand: the tokens that enter the deep router are the shallow survivors after the blocks between.
-        tokens = model._route_shallow(model.prefix(images[number : number + 1]), chosen)
+        tokens = model.prefix(images[number : number + 1]).gather([outcome.survivors_shallow])
         tokens = model.backbone.run(tokens, model.placement.shallow, model.placement.deep - 1)
         expected = torch.sigmoid(2.0 * unlikeness(tokens.patches(), tokens.index, tokens.grid))
         stays = torch.isin(tokens.index, outcome.survivors)

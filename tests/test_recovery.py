@@ -1,6 +1,8 @@
-"""Owners against a brute-force search, and the three modes."""
+"""Owners against a brute-force search, and the modes."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepad.errors import KeepADError
-from keepad.recovery import owners_of, recover, upsample
+from keepad.recovery import Known, owners_of, recover, upsample
 
 
 def brute_owner(cell: int, survivors: list[int], columns: int, block: int | None) -> int:
@@ -61,3 +63,41 @@ def test_upsampling_keeps_constants_and_smoothing_spreads() -> None:
     spike = torch.zeros(1, 5, 5)
     spike[0, 2, 2] = 1
     assert upsample(spike, (70, 70), smoothing=8).max() < upsample(spike, (70, 70)).max()
+
+
+def _known(risk: list[float], live: list[int], scores: list[float]) -> Known:
+    return Known(torch.tensor(scores), torch.tensor(live), torch.tensor(risk))
+
+
+def test_graded_responses_move_by_what_the_routers_knew() -> None:
+    # A row of six: 0, 2 and 4 entered the deep router, only 0 left it; 1, 3 and 5 went in the shallow one.
+    known = _known([1.0, -1.0, 0.5], [0, 2, 4], [0.0, 0.4, 1.0, 1.0, 0.0, -2.0])
+    response = torch.tensor([0.8])
+    found = recover(response, torch.tensor([0]), (1, 6), mode="graded", known=known, grades=(0.5, 1.5)).flatten()
+    own = math.log(0.8 / 0.2)
+    second, fourth = own + 1.5 * (-1.0 - 1.0), own + 1.5 * (0.5 - 1.0)  # dropped by the deep router
+    logits = [own, own + 0.5 * 0.4, second, second + 0.5 * 0.0, fourth, fourth + 0.5 * -2.0]
+    torch.testing.assert_close(found, torch.sigmoid(torch.tensor(logits)))
+
+
+def test_graded_without_grades_or_knowledge_is_nearest() -> None:
+    survivors, responses = torch.tensor([1, 10]), torch.tensor([0.3, 0.9])
+    nearest = recover(responses, survivors, (3, 4), mode="nearest")
+    assert torch.equal(recover(responses, survivors, (3, 4), mode="graded"), nearest)
+    known = Known(torch.randn(12), torch.tensor([1, 5, 10]), torch.randn(3))
+    found = recover(responses, survivors, (3, 4), mode="graded", known=known)
+    live = nearest.flatten()[[1, 5, 10]]
+    owner = owners_of(torch.tensor([1, 5, 10]), (3, 4), block=None)
+    torch.testing.assert_close(found.flatten(), live[owner])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 8), st.integers(1, 8), st.data())
+def test_survivors_keep_their_own_response(rows: int, columns: int, data: st.DataObject) -> None:
+    live = sorted(data.draw(st.sets(st.integers(0, rows * columns - 1), min_size=1)))
+    survivors = sorted(data.draw(st.sets(st.sampled_from(live), min_size=1)))
+    generator = torch.Generator().manual_seed(len(live))
+    responses = torch.rand(len(survivors), generator=generator) * 0.9 + 0.05
+    known = Known(torch.randn(rows * columns, generator=generator), torch.tensor(live), torch.randn(len(live)))
+    found = recover(responses, torch.tensor(survivors), (rows, columns), mode="graded", known=known, grades=(0.5, 1.5))
+    torch.testing.assert_close(found.flatten()[survivors], responses)

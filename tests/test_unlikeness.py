@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepad.unlikeness import unlikeness
+from keepad.unlikeness import landmarks, unlikeness, unlikeness_to_landmarks
 
 
 def features_of(count: int, seed: int = 0) -> torch.Tensor:
@@ -119,3 +119,23 @@ def test_dead_patches_are_not_compared_with() -> None:
     some = unlikeness(features[live], live, (6, 6), neighbours=1)
     assert (some >= whole - 1e-12).all()  # the best likeness among fewer is no better
     assert (some > whole + 0.01).any()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 9), st.integers(1, 9), st.data())
+def test_landmarks_are_one_patch_in_nine_and_only_they_count(rows: int, columns: int, data: st.DataObject) -> None:
+    live = sorted(data.draw(st.sets(st.integers(0, rows * columns - 1), min_size=1)))
+    features = features_of(len(live))
+    found = unlikeness_to_landmarks(features, torch.tensor(live), (rows, columns)).tolist()
+    for here, value in enumerate(found):
+        others = []
+        for there, place in enumerate(live):
+            apart = max(abs(place // columns - live[here] // columns), abs(place % columns - live[here] % columns)) > 2
+            if apart and place // columns % 3 == 1 and place % columns % 3 == 1:
+                others.append(float(torch.cosine_similarity(features[here], features[there], dim=0)))
+        best = sorted(others, reverse=True)[:3]
+        assert value == pytest.approx(1 - sum(best) / len(best) if best else 0.0, abs=1e-9)
+
+
+def test_the_reference_grid_has_a_ninth_of_its_patches_as_landmarks() -> None:
+    assert landmarks((37, 37)) == 144

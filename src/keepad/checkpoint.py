@@ -63,13 +63,10 @@ class CheckpointInfo:
                     f"{path} has checkpoint format {found}, but this version of KeepAD reads format {_FORMAT}; "
                     "use the version that wrote it, or train it anew."
                 )
-            placement: dict[str, Any] = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in fields.pop("placement").items()
-            }
+            placement = _with_tuples(fields.pop("placement"))
             for key in ("image_size", "mean", "std"):
                 fields[key] = tuple(fields[key])
-            calibration = Calibration(**fields.pop("calibration"))
+            calibration = Calibration(**_with_tuples(fields.pop("calibration")))
             readings = tuple(Reading(**reading) for reading in fields.pop("readings"))
             if len(readings) != len(placement["head_layers"]):
                 raise ValueError("one reading for each head layer")
@@ -78,6 +75,11 @@ class CheckpointInfo:
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise KeepADError(f"{path} carries a description that cannot be read; get the checkpoint again.") from error
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
 
 
 def write_checkpoint(path: str | Path, tensors: dict[str, Tensor], info: CheckpointInfo) -> None:

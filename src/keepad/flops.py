@@ -14,6 +14,7 @@ from torch import nn
 from keepad.backbone import Backbone
 from keepad.model import KeepAD, Outcome
 from keepad.presets import OperatingPoint, Placement
+from keepad.unlikeness import landmarks
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,11 @@ def count_flops(model: KeepAD, outcome: Outcome, point: OperatingPoint) -> Flops
     # A selector carries its key back through the query once; after that, a score is one product of vectors.
     if point.shallow is not None:
         selectors += 2 * _linear_weights(model.shallow) + 2 * grid * width
+        if model.shallow.unlike is not None:
+            selectors += 2 * grid * landmarks((outcome.patch_map.shape[0], outcome.patch_map.shape[1])) * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(model.deep) + 2 * 2 * shallow * width
-    head = 2 * shallow**2 * width if model.head.reads_entry else 0
+    head = 2 * shallow**2 * width if model.reads_entry(point) else 0
     for layer in (layer for layer in model.placement.head_layers if layer <= len(entering)):
         head += 2 * (deep + 1) * width
         if model.head.reads_unlikeness(layer):

@@ -18,6 +18,7 @@ from keepad.presets import Calibration, OperatingPoint, Placement, operating_poi
 from keepad.routing import DeepSelector, ShallowSelector
 
 DEFAULT_CHECKPOINT = "default"
+HELD_OUT = "held_out."  # heads that have not seen part of the source; only stage 2 asks them
 
 
 def load(
@@ -55,12 +56,13 @@ def load(
 
 def assemble(backbone: Backbone, info: CheckpointInfo, tensors: dict[str, Tensor], *, source: str) -> KeepAD:
     """A detector from a backbone and the content of a checkpoint; `source` names it in messages."""
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(HELD_OUT)}
     head = PrototypeHead(info.placement.head_layers, backbone.width, info.readings)
     model = KeepAD(
         backbone,
         head,
-        ShallowSelector(backbone.width),
-        DeepSelector(backbone.width),
+        ShallowSelector(backbone.width, cue="shallow.unlike" in tensors),
+        DeepSelector(backbone.width, cue="deep.unlike" in tensors),
         placement=info.placement,
         calibration=info.calibration,
         image_size=info.image_size,

@@ -19,9 +19,9 @@ from keepad.errors import ImageError, KeepADError
 from keepad.head import PrototypeHead
 from keepad.images import find_images, read_image, to_input
 from keepad.prediction import Prediction
-from keepad.presets import Calibration, OperatingPoint, Placement, operating_point
-from keepad.recovery import recover, upsample
-from keepad.routing import DeepSelector, ShallowSelector, keep_deep, keep_shallow
+from keepad.presets import Calibration, DeepBudget, OperatingPoint, Placement, ShallowBudget, operating_point
+from keepad.recovery import Known, recover, upsample
+from keepad.routing import DeepSelector, ShallowSelector, keep_deep, keep_shallow, standardised
 from keepad.scoring import image_score
 from keepad.tokens import Tokens
 from keepad.unlikeness import unlikeness
@@ -63,6 +63,25 @@ class Evidence:
     entry: Tensor | None = None
     responses: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
     cls: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a pass over a batch leaves, before it is judged; one entry an image.
+
+    Attributes:
+        read: What the head read.
+        survivors_shallow: Grid indices alive after the shallow router, ascending.
+        survivors: Grid indices alive after the deep router, ascending.
+        evidence: E(I), or None where the deep router did not run.
+        known: What the routers knew of the tokens.
+    """
+
+    read: Evidence
+    survivors_shallow: Sequence[Tensor]
+    survivors: Sequence[Tensor]
+    evidence: Sequence[float | None]
+    known: Sequence[Known]
 
 
 @dataclass(frozen=True)
@@ -160,17 +179,33 @@ class KeepAD(nn.Module):
     ) -> list[Outcome]:
         """Outcomes of a batch from the tokens that enter the shallow router."""
         stages = stages or Stages()
+        seen = self.look(tokens, point, stages)
+        verdicts = self.judge(seen.read, seen.survivors, tokens.grid, point, size, known=seen.known, stages=stages)
+        return [
+            Outcome(*verdict, seen.survivors_shallow[b], seen.survivors[b], seen.evidence[b])
+            for b, verdict in enumerate(verdicts)
+        ]
+
+    def look(self, tokens: Tokens, point: OperatingPoint, stages: Stages | None = None) -> Sight:
+        """Both routers and all blocks that follow, from the tokens that enter the shallow router."""
+        stages = stages or Stages()
         place = self.placement
-        tokens = self._route_shallow(tokens, point)
-        shallow_index = tokens.per_image(tokens.index)
+        scores: Sequence[Tensor | None] = [None] * tokens.images
+        if point.shallow is not None:
+            tokens, scores = self._route_shallow(tokens, point.shallow)
+        live = tokens.per_image(tokens.index)
         stages.mark("routing")
         tokens = self.backbone.run(tokens, place.shallow, place.deep - 1)
         stages.mark("between")
         entry = None
-        if self.head.reads_entry:
+        if self.reads_entry(point):
             entry = self.unlikeness(tokens)
             stages.mark("scoring")
-        tokens, entry, evidence = self._route_deep(tokens, entry, point)
+        risks: Sequence[Tensor | None] = [None] * tokens.images
+        evidence: Sequence[float | None] = [None] * tokens.images
+        if point.deep is not None:
+            tokens, entry, risks, evidence = self._route_deep(tokens, entry, point.deep)
+        known = [Known(*one) for one in zip(scores, live, risks, strict=True)]
         stages.mark("routing")
 
         last = place.exit if point.early_exit else place.head_layers[-1]
@@ -181,9 +216,7 @@ class KeepAD(nn.Module):
             done = layer
             self.read(layer, tokens, read)
             stages.mark("scoring")
-        survivors = tokens.per_image(tokens.index)
-        verdicts = self.judge(read, survivors, tokens.grid, point, size, stages)
-        return [Outcome(*verdict, shallow_index[b], survivors[b], evidence[b]) for b, verdict in enumerate(verdicts)]
+        return Sight(read, live, tokens.per_image(tokens.index), evidence, known)
 
     def read(self, layer: int, tokens: Tokens, evidence: Evidence) -> None:
         """Add to `evidence` what the head reads in the tokens that leave block `layer`."""
@@ -200,15 +233,25 @@ class KeepAD(nn.Module):
         grid: tuple[int, int],
         point: OperatingPoint,
         size: tuple[int, int],
+        *,
+        known: Sequence[Known] | None = None,
         stages: Stages | None = None,
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Score, patch map and pixel map of each image, from what the head read in its survivors."""
         stages = stages or Stages()
+        knowledge = [None] * len(survivors) if known is None else known
         responses = [{layer: parts[b] for layer, parts in evidence.responses.items()} for b in range(len(survivors))]
         maps = torch.stack(
             [
-                recover(torch.stack(list(parts.values())).mean(0), index, grid, mode=point.recovery)
-                for parts, index in zip(responses, survivors, strict=True)
+                recover(
+                    torch.stack(list(parts.values())).mean(0),
+                    index,
+                    grid,
+                    mode=point.recovery,
+                    known=one,
+                    grades=self.calibration.grades,
+                )
+                for parts, index, one in zip(responses, survivors, knowledge, strict=True)
             ]
         )
         smoothing = self.calibration.smoothing if point.smoothing is None else point.smoothing
@@ -234,31 +277,41 @@ class KeepAD(nn.Module):
         parts = zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
         return torch.cat([unlikeness(x, index, tokens.grid) for x, index in parts])
 
-    def _route_shallow(self, tokens: Tokens, point: OperatingPoint) -> Tokens:
-        if point.shallow is None:
-            return tokens
-        keep = [
-            keep_shallow(self.shallow(x), index, tokens.grid, point.shallow)
-            for x, index in zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
-        ]
-        return tokens.gather(keep)
+    def reads_entry(self, point: OperatingPoint) -> bool:
+        """Whether the unlikeness of the tokens that enter the deep router is asked for."""
+        return self.head.reads_entry or (point.deep is not None and self.deep.unlike is not None)
+
+    def risk(self, x: Tensor, unlikeness: Tensor | None = None) -> Tensor:
+        """Risks of the tokens of one image that enter the deep router, (n, C) and perhaps their unlikeness -> (n,)."""
+        # Only the direction of a prototype has a meaning under cosine, so its length must not scale the risk.
+        return self.deep(x, F.normalize(self.head.patch[0], dim=-1), unlikeness)
+
+    def _route_shallow(self, tokens: Tokens, budget: ShallowBudget) -> tuple[Tokens, list[Tensor]]:
+        """The tokens that stay, and the standardised scores of all."""
+        keep, scores = [], []
+        for x, index in zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True):
+            score = self.shallow(x, index, tokens.grid)
+            keep.append(keep_shallow(score, index, tokens.grid, budget))
+            scores.append(standardised(score))
+        return tokens.gather(keep), scores
 
     def _route_deep(
-        self, tokens: Tokens, entry: Tensor | None, point: OperatingPoint
-    ) -> tuple[Tokens, Tensor | None, list[float | None]]:
-        """The tokens that stay, what is known of each of them from before, and the evidence of each image."""
-        if point.deep is None:
-            return tokens, entry, [None] * tokens.images
-        # Only the direction of a prototype has a meaning under cosine, so its length must not scale the risk.
-        prototypes = F.normalize(self.head.patch[0], dim=-1)
-        choices = [
-            keep_deep(self.deep(x, prototypes), index, tokens.grid, point.deep)
-            for x, index in zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
-        ]
+        self, tokens: Tokens, entry: Tensor | None, budget: DeepBudget
+    ) -> tuple[Tokens, Tensor | None, list[Tensor], list[float]]:
+        """The tokens that stay, their unlikeness from before, the standardised risks of all, and E(I) of each image."""
+        unlike = [None] * tokens.images if entry is None else tokens.per_image(entry)
+        choices, risks = [], []
+        for x, index, values in zip(
+            tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), unlike, strict=True
+        ):
+            risk = self.risk(x, values)
+            choices.append(keep_deep(risk, index, tokens.grid, budget))
+            risks.append(standardised(risk))
         if entry is not None:
-            parts = zip(tokens.per_image(entry), choices, strict=True)
-            entry = torch.cat([values[choice.keep] for values, choice in parts])
-        return tokens.gather([choice.keep for choice in choices]), entry, [choice.evidence for choice in choices]
+            kept = zip(tokens.per_image(entry), choices, strict=True)
+            entry = torch.cat([values[choice.keep] for values, choice in kept])
+        tokens = tokens.gather([choice.keep for choice in choices])
+        return tokens, entry, risks, [choice.evidence for choice in choices]
 
     # -- images in, Predictions out --------------------------------------------------------------------------------
 

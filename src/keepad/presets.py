@@ -125,7 +125,7 @@ class OperatingPoint:
         shallow: Budget of the shallow router, or None to keep every token.
         deep: Budget of the deep router, or None to keep every token.
         early_exit: Stop after the exit block instead of the last head layer.
-        recovery: "same_block_first", "nearest" or "zero".
+        recovery: "same_block_first", "nearest", "zero" or "graded".
         score: "gated" (base and mid, mixed by the gate), "base", "mid", or "recovered_topk" (the control).
         smoothing: Sigma of a Gaussian on the map, in patches; 0 is off, None is what the checkpoint says.
     """
@@ -139,15 +139,20 @@ class OperatingPoint:
     smoothing: float | None = None
 
 
-def _pruned(name: str, rho: float) -> OperatingPoint:
-    return OperatingPoint(name, shallow=ShallowBudget(rho), deep=DeepBudget(), early_exit=True)
+def _pruned(name: str, rho: float, block: int, recovery: str) -> OperatingPoint:
+    shallow = ShallowBudget(rho, block=block)
+    return OperatingPoint(name, shallow=shallow, deep=DeepBudget(), early_exit=True, recovery=recovery)
 
 
 POINTS: dict[str, OperatingPoint] = {
     "dense": OperatingPoint("dense"),
-    "prune30": _pruned("prune30", 0.70),
-    "prune50": _pruned("prune50", 0.50),
-    "prune70": _pruned("prune70", 0.30),
+    "prune30": _pruned("prune30", 0.70, 3, "graded"),
+    "prune50": _pruned("prune50", 0.50, 3, "graded"),
+    "prune70": _pruned("prune70", 0.30, 3, "graded"),
+    # The published geometry: one token of every 2x2 block.
+    "paper30": _pruned("paper30", 0.70, 2, "same_block_first"),
+    "paper50": _pruned("paper50", 0.50, 2, "same_block_first"),
+    "paper70": _pruned("paper70", 0.30, 2, "same_block_first"),
 }
 
 
@@ -201,6 +206,7 @@ class Calibration:
         image_threshold: Score from which an image is called anomalous, or None if unknown.
         pixel_threshold: Map value from which a pixel is called anomalous, or None if unknown.
         smoothing: Sigma of a Gaussian on the patch map, in patches; 0 is off.
+        grades: How much a deviation of the shallow score, and of the risk, moves a recovered response, in logits.
     """
 
     patch_weight: float = 0.5
@@ -213,3 +219,4 @@ class Calibration:
     image_threshold: float | None = None
     pixel_threshold: float | None = None
     smoothing: float = 0.0
+    grades: tuple[float, float] = (0.0, 0.0)

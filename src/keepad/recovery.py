@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -10,7 +11,23 @@ from torch import Tensor
 
 from keepad.errors import KeepADError
 
-RECOVERIES = ("same_block_first", "nearest", "zero")
+RECOVERIES = ("same_block_first", "nearest", "zero", "graded")
+_EDGE = 1e-4  # responses are kept so far from 0 and 1 that their logits stay finite
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the routers knew of one image's tokens when they dropped some.
+
+    Attributes:
+        scores: (N,) scores of the shallow router, standardised; None where it did not run.
+        live: (n,) grid indices of the tokens that entered the deep router, ascending.
+        risk: (n,) their risks, standardised; None where the deep router did not run.
+    """
+
+    scores: Tensor | None
+    live: Tensor
+    risk: Tensor | None
 
 
 def owners_of(survivors: Tensor, grid: tuple[int, int], *, block: int | None = 2) -> Tensor:
@@ -83,15 +100,60 @@ def _block_mates(grid: tuple[int, int], block: int, device: torch.device) -> Ten
     return mate.gather(1, key.argsort(1))
 
 
-def recover(responses: Tensor, survivors: Tensor, grid: tuple[int, int], *, mode: str, block: int = 2) -> Tensor:
-    """Responses on the whole grid, (rows, columns), from those of the survivors, (k,)."""
+def recover(
+    responses: Tensor,
+    survivors: Tensor,
+    grid: tuple[int, int],
+    *,
+    mode: str,
+    block: int = 2,
+    known: Known | None = None,
+    grades: tuple[float, float] = (0.0, 0.0),
+) -> Tensor:
+    """Responses on the whole grid, (rows, columns), from those of the survivors, (k,).
+
+    Args:
+        responses: (k,) responses of the survivors.
+        survivors: (k,) their grid indices, ascending.
+        grid: Rows and columns.
+        mode: One of RECOVERIES; "graded" is "nearest" where nothing is known of the tokens that went.
+        block: Side of the blocks of "same_block_first".
+        known: What the routers knew, for "graded".
+        grades: How much a deviation of the shallow score, and of the risk, moves a copied response, in logits.
+    """
     if mode not in RECOVERIES:
         raise KeepADError(f"there is no recovery called {mode!r}; choose one of {', '.join(RECOVERIES)}.")
     if len(survivors) == grid[0] * grid[1]:
         return responses.view(grid)
     if mode == "zero":
         return responses.new_zeros(grid[0] * grid[1]).scatter(0, survivors, responses).view(grid)
+    if mode == "graded" and known is not None:
+        return _graded(responses, survivors, grid, known, grades).view(grid)
     return responses[owners_of(survivors, grid, block=block if mode == "same_block_first" else None)].view(grid)
+
+
+def _graded(
+    responses: Tensor, survivors: Tensor, grid: tuple[int, int], known: Known, grades: tuple[float, float]
+) -> Tensor:
+    """(N,) responses of the nearest survivors, moved by how much less suspicious a token was than its owner.
+
+    A copy alone paints a defect over all that was dropped around it, although the routers dropped it because it looked
+    unlike that defect. Survivors keep their own responses.
+    """
+    shallow_grade, deep_grade = grades
+    logit = torch.logit(responses.clamp(_EDGE, 1 - _EDGE))
+    values = logit
+    if len(survivors) < len(known.live):
+        owner = owners_of(survivors, grid, block=None)[known.live]
+        values = logit[owner]
+        if known.risk is not None:
+            place = torch.searchsorted(known.live, survivors)
+            values = values + deep_grade * (known.risk - known.risk[place][owner])
+    owner = owners_of(known.live, grid, block=None)
+    values = values[owner]
+    if known.scores is not None:
+        values = values + shallow_grade * (known.scores - known.scores[known.live][owner])
+    return torch.sigmoid(values)
 
 
 def upsample(maps: Tensor, size: tuple[int, int], *, smoothing: float = 0.0) -> Tensor:

@@ -73,6 +73,11 @@ class Tokens:
             return x.view(self.images, -1, x.shape[-1])[:, self.prefix :].flatten(0, 1)
         return x[self.patch_rows()]
 
+    def spread(self, values: Tensor, prefix: float = 1.0) -> Tensor:
+        """(T,) one value a row of `x`: those of the live patches, (P,), and `prefix` at the prefix tokens."""
+        rows = values.new_full((self.x.shape[0],), prefix)
+        return rows.index_put((self.patch_rows(),), values)
+
     def cls(self, x: Tensor | None = None) -> Tensor:
         """(B, C) first prefix token of each image, or the mean of its patches for a backbone without prefix."""
         x = self.x if x is None else x

@@ -13,6 +13,7 @@ from test_shallow import block_of, live_tokens
 
 from keepad.presets import DeepBudget
 from keepad.routing import DeepSelector, ShallowSelector, choose_blocks, evidence_of, keep_deep, token_budget
+from keepad.unlikeness import unlikeness_to_landmarks
 
 
 def test_riskiest_blocks_join_whole_until_the_target_is_reached() -> None:
@@ -100,7 +101,7 @@ def test_visual_score_is_the_formula() -> None:
     selector, x = ShallowSelector(32), torch.randn(20, 32)
     mean_key = selector.key.weight @ x.mean(0)
     direct = torch.stack([(selector.query.weight @ token) @ mean_key for token in x]) / math.sqrt(10)
-    torch.testing.assert_close(selector(x), direct)
+    torch.testing.assert_close(selector(x, torch.arange(20), (4, 5)), direct)
 
 
 def test_risk_is_the_formula_and_starts_from_the_visual_branch() -> None:
@@ -112,6 +113,22 @@ def test_risk_is_the_formula_and_starts_from_the_visual_branch() -> None:
     queries = x @ selector.query.weight.T
     alpha = torch.sigmoid((queries @ key_anomaly - queries @ key_normal) / math.sqrt(10))
     torch.testing.assert_close(selector(x, prototypes), selector.visual(x) + math.tanh(0.7) * alpha)
+
+
+def test_a_cue_adds_standardised_unlikeness_by_its_weight() -> None:
+    torch.manual_seed(0)
+    index, grid, x = torch.arange(42), (6, 7), torch.randn(42, 32)
+    plain, seeing = ShallowSelector(32), ShallowSelector(32, cue=True)
+    seeing.load_state_dict({**plain.state_dict(), "unlike": torch.tensor(0.7)})
+    cue = unlikeness_to_landmarks(x, index, grid)
+    expected = plain(x, index, grid) + 0.7 * (cue - cue.mean()) / cue.std(correction=0)
+    torch.testing.assert_close(seeing(x, index, grid), expected, atol=1e-4, rtol=1e-4)
+
+    deep, prototypes, unlike = DeepSelector(32, cue=True), torch.randn(2, 32), torch.rand(42)
+    assert deep.unlike is not None
+    deep.unlike.data.fill_(0.3)
+    expected = deep(x, prototypes) + 0.3 * (unlike - unlike.mean()) / unlike.std(correction=0)
+    torch.testing.assert_close(deep(x, prototypes, unlike), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_selectors_of_the_reference_backbone_have_the_papers_size() -> None:

@@ -119,17 +119,19 @@ def test_without_strict_only_the_best_winners_stay_when_the_target_is_below_the_
     assert kept_of(scores, rho=2 / 16, strict=True).count("#") == 4
 
 
-@pytest.mark.parametrize(("point", "target"), [("prune30", 958), ("prune50", 684), ("prune70", 411)])
-def test_reference_grid(point: str, target: int) -> None:
-    """37x37: 361 blocks; targets 958, 684, 411, all of them above the floor."""
+@pytest.mark.parametrize(("share", "target"), [("30", 958), ("50", 684), ("70", 411)])
+@pytest.mark.parametrize(("geometry", "blocks"), [("paper", 361), ("prune", 169)])
+def test_reference_grid(geometry: str, blocks: int, share: str, target: int) -> None:
+    """37x37: 361 blocks of 2x2 or 169 of 3x3; targets 958, 684, 411, all of them above the floor."""
+    point = f"{geometry}{share}"
     budget = POINTS[point].shallow
     assert budget is not None
     assert shallow_target(budget.rho, (37, 37)) == target
     scores = torch.rand(1369, generator=torch.Generator().manual_seed(3))
     index = torch.arange(1369)
     assert len(keep_shallow(scores, index, (37, 37), budget)) == target
-    floor = keep_shallow(scores, index, (37, 37), ShallowBudget(rho=0.0))
-    assert len(floor) == 361
+    floor = keep_shallow(scores, index, (37, 37), ShallowBudget(rho=0.0, block=budget.block))
+    assert len(floor) == blocks
     assert set(floor.tolist()) <= set(keep_shallow(scores, index, (37, 37), budget).tolist())
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from keepad.backbone import build_backbone
 from keepad.errors import KeepADError
 from keepad.model import KeepAD
 from keepad.training.cache import FeatureCache, clear, features_folder, picture_key, size_of
@@ -80,6 +81,20 @@ def test_what_comes_out_is_what_the_blocks_gave(cache: FeatureCache, tiny: KeepA
             # CLS first, then the patches: how a ViT without registers has them anyway.
             own = tiny.backbone.run(embedded, 1, layer).x
             torch.testing.assert_close(rows.float(), own, rtol=2**-11, atol=2**-24)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_small_patch14_reg4_dinov2", "vit_base_patch32_plus_256"])
+def test_the_network_goes_on_from_what_was_kept(name: str, tmp_path: Path) -> None:
+    backbone, _ = build_backbone(name, seed=1)
+    size = tuple(2 * side for side in backbone.patch)
+    pixels = np.random.default_rng(1).integers(0, 255, (*size, 3), dtype=np.uint8)
+    cache = FeatureCache(backbone, DIGEST, tmp_path)
+    cache.fill("ab" * 16, pixels, (3,))
+    tokens = backbone.embed(torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255)
+    kept = backbone.tokens_of(cache.load_all("ab" * 16, 3).float()[None], (2, 2))
+    whole, later = backbone.run(tokens, 1, 5), backbone.run(kept, 4, 5)
+    torch.testing.assert_close(later.x, whole.x, atol=0.05, rtol=0.05)
+    assert cache.load("ab" * 16, (3,)).shape == (1, 5, backbone.width)
 
 
 def test_layers_come_in_the_order_asked_for(cache: FeatureCache) -> None:

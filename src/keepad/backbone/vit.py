@@ -22,6 +22,7 @@ from keepad.tokens import Tokens
 _POST_NORM = (ResPostBlock, EvaBlockPostNorm)
 _BLOCKS = (Block, ResPostBlock, EvaBlock, EvaBlockPostNorm)
 _ATTENTION = (Attention, AttentionRope, EvaAttention)
+_EPS = 1e-6  # keeps the logarithm of a presence finite
 
 
 class Backbone(nn.Module):
@@ -83,8 +84,11 @@ class Backbone(nn.Module):
             x = torch.cat([*prefix, x + positions], dim=1)
         else:
             x = torch.cat([*prefix, x], dim=1) + positions
-        x = vit.norm_pre(x)
-        rotary = getattr(vit, "rope", None)
+        return self.tokens_of(vit.norm_pre(x), grid)
+
+    def tokens_of(self, x: Tensor, grid: tuple[int, int]) -> Tokens:
+        """Tokens of whole images, from (B, prefix + N, C) features as they leave a block."""
+        rotary = getattr(self.vit, "rope", None)
         rope = None if rotary is None else rotary.get_embed(shape=list(grid))
         batch, count = x.shape[0], grid[0] * grid[1]
         return Tokens(
@@ -114,12 +118,23 @@ class Backbone(nn.Module):
             )
         return self._resampled[key]
 
-    def run(self, tokens: Tokens, first: int, last: int) -> Tokens:
-        """The tokens after blocks `first` to `last`, counted from 1, both included."""
+    def run(self, tokens: Tokens, first: int, last: int, presence: Tensor | None = None) -> Tokens:
+        """The tokens after blocks `first` to `last`, counted from 1, both included.
+
+        Args:
+            tokens: What enters block `first`.
+            first: First block.
+            last: Last block.
+            presence: (P,) how present each live patch is, in (0, 1]. Only training has it: less present patches are
+                attended to less and leave each block smaller, so that a selector feels what its choice does.
+        """
         x = tokens.x
+        rows = None if presence is None else tokens.spread(presence)
         for layer in range(first, last + 1):
             rope = tokens.rope if tokens.rope is None or tokens.rope.ndim == 2 else tokens.rope[layer - 1]
-            x = _run_block(self.vit.blocks[layer - 1], x, tokens, rope)
+            x = _run_block(self.vit.blocks[layer - 1], x, tokens, rope, rows)
+            if rows is not None:
+                x = x * rows[:, None]
         return tokens.with_features(x)
 
     def norm(self, x: Tensor) -> Tensor:
@@ -159,13 +174,13 @@ def _rotary_rows(rope: Tensor, prefix: int, batch: int) -> Tensor:
     return torch.cat([rows] * batch, dim=-2)
 
 
-def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None) -> Tensor:
+def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, presence: Tensor | None) -> Tensor:
     """x: (T, C) -> (T, C), with LayerScale and the place of the norms as the family has them."""
     if isinstance(block, _POST_NORM):
-        x = x + block.norm1(_attend(block.attn, x, tokens, rope))
+        x = x + block.norm1(_attend(block.attn, x, tokens, rope, presence))
         return x + block.norm2(block.mlp(x))
     first, second = block.norm1, block.norm2
-    x = x + _scale(block, 1, _attend(block.attn, first(x), tokens, rope))
+    x = x + _scale(block, 1, _attend(block.attn, first(x), tokens, rope, presence))
     return x + _scale(block, 2, block.mlp(second(x)))
 
 
@@ -177,8 +192,8 @@ def _scale(block: Any, branch: int, x: Tensor) -> Tensor:
     return x if gamma is None else gamma * x
 
 
-def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None) -> Tensor:
-    """Self-attention of (T, C) normalised tokens, each image by itself."""
+def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, presence: Tensor | None) -> Tensor:
+    """Self-attention of (T, C) normalised tokens, each image by itself; keys count by their presence, (T,)."""
     q, k, v = _project(attn, x)  # each (T, heads, D)
     q, k = attn.q_norm(q), attn.k_norm(k)
     if rope is not None:
@@ -191,12 +206,14 @@ def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None) -> Tensor
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
 
+    bias = None if presence is None else (presence + _EPS).log()
     if tokens.uniform:
-        out = _attention_of_equals(q, k, v, tokens.images)
+        out = _attention_of_equals(q, k, v, tokens.images, bias)
     else:
         lengths = list(tokens.lengths)
-        parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
-        out = torch.cat([_attention_of_equals(q_b, k_b, v_b, 1) for q_b, k_b, v_b in parts])
+        biases = [None] * len(lengths) if bias is None else bias.split(lengths)
+        parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), biases, strict=True)
+        out = torch.cat([_attention_of_equals(q_b, k_b, v_b, 1, bias_b) for q_b, k_b, v_b, bias_b in parts])
 
     out = attn.norm(out)
     gate = getattr(attn, "gate", None)
@@ -220,7 +237,8 @@ def _project(attn: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _attention_of_equals(q: Tensor, k: Tensor, v: Tensor, images: int) -> Tensor:
-    """(T, heads, D) of equally long images -> (T, heads * D)."""
+def _attention_of_equals(q: Tensor, k: Tensor, v: Tensor, images: int, bias: Tensor | None) -> Tensor:
+    """(T, heads, D) of equally long images -> (T, heads * D); bias: (T,) added to the logits of each key."""
     q, k, v = (part.unflatten(0, (images, -1)).transpose(1, 2) for part in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).flatten(0, 1)
+    mask = None if bias is None else bias.view(images, 1, 1, -1).to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2).flatten(0, 1)

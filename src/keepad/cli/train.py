@@ -1,15 +1,37 @@
-"""keepad train: make a checkpoint from labelled images."""
+"""keepad train: make a checkpoint from labelled images, the detector first, then its routers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keepad.cli.options import WeightsOption, parts_of
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from keepad.data import Sample
+
 app = typer.Typer(help="Train a detector on labelled images of other products.", no_args_is_help=True)
+
+DataOption = Annotated[
+    Path, typer.Option("--data", "-d", help="A folder with a data set or with several, or an index file.")
+]
+OutOption = Annotated[Path, typer.Option("--out", "-o", help="The checkpoint to write, a .safetensors file.")]
+SuitesOption = Annotated[str | None, typer.Option("--suites", help="Only these suites, separated by commas.")]
+ClassesOption = Annotated[str | None, typer.Option("--classes", help="Only these classes, separated by commas.")]
+LayoutOption = Annotated[str | None, typer.Option("--layout", help="How the folder is arranged, if not recognised.")]
+RecipeOption = Annotated[str, typer.Option("--recipe", help="keepad, or paper for the published form.")]
+EpochsOption = Annotated[int | None, typer.Option("--epochs", min=1, help="Instead of the recipe's own number.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same checkpoint.")]
+CacheOption = Annotated[Path | None, typer.Option("--cache", help="Folder for features; the user's cache if left out.")]
+CacheLimitOption = Annotated[float, typer.Option("--cache-limit", min=0, help="Gigabytes that it may hold.")]
+AcceleratorOption = Annotated[str, typer.Option("--accelerator", help="auto, cpu, cuda or mps.")]
+DevicesOption = Annotated[int, typer.Option("--devices", min=1, help="Processes that share the work.")]
+PrecisionOption = Annotated[str, typer.Option("--precision", help="32-true, or bf16-mixed on a GPU.")]
 
 
 @app.callback()
@@ -19,15 +41,11 @@ def options() -> None:
 
 @app.command()
 def detector(
-    data: Annotated[
-        Path, typer.Option("--data", "-d", help="A folder with a data set or with several, or an index file.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The checkpoint to write, a .safetensors file.")],
-    suites: Annotated[str | None, typer.Option("--suites", help="Only these suites, separated by commas.")] = None,
-    classes: Annotated[str | None, typer.Option("--classes", help="Only these classes, separated by commas.")] = None,
-    layout: Annotated[
-        str | None, typer.Option("--layout", help="How the folder is arranged, if it is not recognised.")
-    ] = None,
+    data: DataOption,
+    out: OutOption,
+    suites: SuitesOption = None,
+    classes: ClassesOption = None,
+    layout: LayoutOption = None,
     backbone: Annotated[
         str | None, typer.Option("--backbone", help="Name of the backbone; the default one if left out.")
     ] = None,
@@ -36,18 +54,16 @@ def detector(
         int | None,
         typer.Option("--image-size", min=1, help="Side of the square input; the backbone's own if left out."),
     ] = None,
-    recipe: Annotated[str, typer.Option("--recipe", help="keepad, or paper for the published form.")] = "keepad",
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Instead of the recipe's own number.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same checkpoint.")] = 42,
-    cache: Annotated[
-        Path | None, typer.Option("--cache", help="Folder for features; the user's cache if left out.")
-    ] = None,
-    cache_limit: Annotated[float, typer.Option("--cache-limit", min=0, help="Gigabytes that it may hold.")] = 48,
-    accelerator: Annotated[str, typer.Option("--accelerator", help="auto, cpu, cuda or mps.")] = "auto",
-    devices: Annotated[int, typer.Option("--devices", min=1, help="Processes that share the work.")] = 1,
-    precision: Annotated[str, typer.Option("--precision", help="32-true, or bf16-mixed on a GPU.")] = "32-true",
+    recipe: RecipeOption = "keepad",
+    epochs: EpochsOption = None,
+    seed: SeedOption = 42,
+    cache: CacheOption = None,
+    cache_limit: CacheLimitOption = 48,
+    accelerator: AcceleratorOption = "auto",
+    devices: DevicesOption = 1,
+    precision: PrecisionOption = "32-true",
 ) -> None:
-    """Train the dense detector: prototypes on features of a frozen backbone.
+    """Stage 1: train the dense detector, prototypes on features of a frozen backbone.
 
     The features are computed once and kept on disk. Can be interrupted: the same command goes on where it stopped.
     Beside the checkpoint it writes a model card, the losses in numbers, and a picture of them.
@@ -55,28 +71,143 @@ def detector(
     from dataclasses import replace
 
     from keepad.backbone import DEFAULT_BACKBONE
-    from keepad.console import progress, stderr
-    from keepad.data import read_dataset
-    from keepad.errors import KeepADError
-    from keepad.files import writable_folder
+    from keepad.console import progress
     from keepad.training.recipe import recipe_named
 
-    if out.suffix != ".safetensors":
-        raise KeepADError(f"a checkpoint is a .safetensors file, so --out cannot be {out.name}.")
     chosen = recipe_named(recipe)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
+    wanted = None if classes is None else parts_of(classes)
+    samples = _samples(data, layout, suites, wanted, out)
+    fabric = _fabric(accelerator, devices, precision)
+    from keepad.training.detector import Plan, train_detector
+
+    plan = Plan(
+        samples=samples,
+        out=out,
+        recipe=chosen,
+        backbone=backbone or DEFAULT_BACKBONE,
+        weights=weights,
+        image_size=None if image_size is None else (image_size, image_size),
+        classes=wanted or (),
+        seed=seed,
+        cache=cache,
+        cache_limit=int(cache_limit * 1e9),
+    )
+    tell = _Teller(fabric)
+    try:
+        trained = train_detector(plan, fabric, say=tell, progress=progress)
+    except KeyboardInterrupt:
+        tell("interrupted: the same command goes on where it stopped.")
+        raise typer.Exit(130) from None
+    tell(f"features {trained.seconds['features']:.0f} s, training {trained.seconds['training']:.0f} s")
+    tell(f"{out}: {trained.validation}")
+
+
+@app.command()
+def routers(
+    detector: Annotated[Path, typer.Option("--detector", help="The checkpoint of stage 1.")],
+    data: DataOption,
+    out: OutOption,
+    suites: SuitesOption = None,
+    classes: ClassesOption = None,
+    layout: LayoutOption = None,
+    weights: WeightsOption = None,
+    shallow: Annotated[
+        int | None, typer.Option("--shallow", min=1, help="The shallow router stands before this block.")
+    ] = None,
+    deep: Annotated[int | None, typer.Option("--deep", min=1, help="The deep router stands before this block.")] = None,
+    recipe: RecipeOption = "keepad",
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="Leave a loss out: flops, preserve, teacher or mask.")
+    ] = None,
+    epochs: EpochsOption = None,
+    seed: SeedOption = 42,
+    cache: CacheOption = None,
+    cache_limit: CacheLimitOption = 48,
+    accelerator: AcceleratorOption = "auto",
+    devices: DevicesOption = 1,
+    precision: PrecisionOption = "32-true",
+) -> None:
+    """Stage 2: train the selectors of both routers of a detector.
+
+    What enters the shallow router and what the dense detector says is computed once and kept on disk. Can be
+    interrupted: the same command goes on where it stopped. The detector's own prototypes stay as they are.
+    """
+    from dataclasses import replace
+
+    from keepad.console import progress
+    from keepad.training.recipe import router_recipe_named
+
+    chosen = router_recipe_named(recipe).without(without or ())
+    if epochs is not None:
+        chosen = replace(chosen, epochs=epochs)
+    wanted = None if classes is None else parts_of(classes)
+    samples = _samples(data, layout, suites, wanted, out)
+    fabric = _fabric(accelerator, devices, precision)
+    from keepad.training.routers import RouterPlan, train_routers
+
+    plan = RouterPlan(
+        detector=detector,
+        samples=samples,
+        out=out,
+        recipe=chosen,
+        shallow=shallow,
+        deep=deep,
+        weights=weights,
+        classes=wanted or (),
+        seed=seed,
+        cache=cache,
+        cache_limit=int(cache_limit * 1e9),
+    )
+    tell = _Teller(fabric)
+    try:
+        trained = train_routers(plan, fabric, say=tell, progress=progress)
+    except KeyboardInterrupt:
+        tell("interrupted: the same command goes on where it stopped.")
+        raise typer.Exit(130) from None
+    tell(f"features {trained.seconds['features']:.0f} s, training {trained.seconds['training']:.0f} s")
+    for point, found in trained.after.items():
+        tell(f"{out.name} at {point}: {found}")
+
+
+class _Teller:
+    """Lines for the user, from one of several processes."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+
+    def __call__(self, line: str) -> None:
+        from keepad.console import stderr
+
+        if self._fabric.global_rank == 0:
+            stderr.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _samples(
+    data: Path, layout: str | None, suites: str | None, classes: Sequence[str] | None, out: Path
+) -> Sequence[Sample]:
+    """Labelled images to learn from; first of all, what would only fail at the end."""
+    from keepad.data import read_dataset
+    from keepad.errors import KeepADError
+    from keepad.files import writable_folder
+
+    if out.suffix != ".safetensors":
+        raise KeepADError(f"a checkpoint is a .safetensors file, so --out cannot be {out.name}.")
     dataset = read_dataset(data, layout).select(
-        suites=None if suites is None else parts_of(suites),
-        classes=None if classes is None else parts_of(classes),
-        split="test",
+        suites=None if suites is None else parts_of(suites), classes=classes, split="test"
     )
     writable_folder(out.parent)
+    return dataset.samples
+
+
+def _fabric(accelerator: str, devices: int, precision: str) -> Fabric:
+    """Device, precision and processes, launched."""
+    from keepad.errors import KeepADError
+
     try:
         import matplotlib  # noqa: F401  (the picture of the losses comes last, and its absence must show first)
         from lightning_fabric import Fabric
-
-        from keepad.training.detector import Plan, train_detector
     except ImportError as error:
         raise KeepADError("training needs the extra `train`; install it with pip install 'keepad[train]'.") from error
     try:
@@ -86,27 +217,4 @@ def detector(
         raise KeepADError(
             f"{devices} x {accelerator} in {precision} cannot be used here ({error}); try --accelerator cpu."
         ) from error
-
-    def tell(line: str) -> None:
-        if fabric.global_rank == 0:
-            stderr.print(line, soft_wrap=True, markup=False, highlight=False)
-
-    plan = Plan(
-        samples=dataset.samples,
-        out=out,
-        recipe=chosen,
-        backbone=backbone or DEFAULT_BACKBONE,
-        weights=weights,
-        image_size=None if image_size is None else (image_size, image_size),
-        seed=seed,
-        cache=cache,
-        cache_limit=int(cache_limit * 1e9),
-    )
-    try:
-        trained = train_detector(plan, fabric, say=tell, progress=progress)
-    except KeyboardInterrupt:
-        tell("interrupted: the same command goes on where it stopped.")
-        raise typer.Exit(130) from None
-    seconds = trained.seconds
-    tell(f"features {seconds['features']:.0f} s, training {seconds['training']:.0f} s")
-    tell(f"{out}: {trained.validation}")
+    return fabric

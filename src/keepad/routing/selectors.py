@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from keepad.unlikeness import unlikeness_to_landmarks
+
 
 def selector_width(width: int) -> int:
     """Projection width h: 5/16 of the model's, which gives the paper's 1.97M selector parameters at width 1024."""
@@ -28,19 +30,41 @@ class VisualScore(nn.Module):
 
 
 class ShallowSelector(VisualScore):
-    """Scores for the shallow router, without prototypes: shallow features know nothing of defects yet."""
+    """Scores for the shallow router, without prototypes: shallow features know nothing of defects yet.
+
+    Args:
+        width: Width of the backbone.
+        cue: Add how unlike the rest of its image a token is, by a learned weight.
+    """
+
+    def __init__(self, width: int, *, cue: bool = False) -> None:
+        super().__init__(width)
+        self.unlike = nn.Parameter(torch.zeros(())) if cue else None
+
+    def forward(self, x: Tensor, index: Tensor, grid: tuple[int, int]) -> Tensor:  # type: ignore[override]
+        """Scores of the live patches of one image, (n, C) and their places on the grid -> (n,)."""
+        score = super().forward(x)
+        if self.unlike is None:
+            return score
+        return score + self.unlike * standardised(unlikeness_to_landmarks(x, index, grid))
 
 
 class DeepSelector(nn.Module):
-    """Risks for the deep router: visual score plus gated likeness to the anomaly prototype."""
+    """Risks for the deep router: visual score plus gated likeness to the anomaly prototype.
 
-    def __init__(self, width: int) -> None:
+    Args:
+        width: Width of the backbone.
+        cue: Add how unlike the rest of its image a token is, by a learned weight.
+    """
+
+    def __init__(self, width: int, *, cue: bool = False) -> None:
         super().__init__()
         self.visual = VisualScore(width)
         self.scale = selector_width(width) ** -0.5
         self.query = nn.Linear(width, selector_width(width), bias=False)
         self.key = nn.Linear(width, selector_width(width), bias=False)
         self.gate = nn.Parameter(torch.zeros(()))  # gamma
+        self.unlike = nn.Parameter(torch.zeros(())) if cue else None
 
     def anomaly(self, x: Tensor, prototypes: Tensor) -> Tensor:
         """alpha_i, (n, C) -> (n,) in (0, 1); prototypes: (2, C), normal and anomaly."""
@@ -48,6 +72,20 @@ class DeepSelector(nn.Module):
         direction = self.query.weight.T @ self.key(anomaly - normal)
         return torch.sigmoid(x @ direction * self.scale)
 
-    def forward(self, x: Tensor, prototypes: Tensor) -> Tensor:
-        """Fused risk r_i of the live patches of one image, (n, C) -> (n,)."""
-        return self.visual(x) + torch.tanh(self.gate) * self.anomaly(x, prototypes)
+    def forward(self, x: Tensor, prototypes: Tensor, unlikeness: Tensor | None = None) -> Tensor:
+        """Fused risk r_i of the live patches of one image, (n, C) -> (n,).
+
+        Args:
+            x: (n, C) tokens that enter the router.
+            prototypes: (2, C), normal and anomaly.
+            unlikeness: (n,) of the same tokens, for a selector with that cue.
+        """
+        risk = self.visual(x) + torch.tanh(self.gate) * self.anomaly(x, prototypes)
+        if self.unlike is None or unlikeness is None:
+            return risk
+        return risk + self.unlike * standardised(unlikeness)
+
+
+def standardised(values: Tensor) -> Tensor:
+    """Zero mean and unit deviation over the tokens of one image, (n,) -> (n,)."""
+    return (values - values.mean()) / (values.std(correction=0) + 1e-6)

@@ -69,8 +69,15 @@ class FeatureCache:
         self._limit = limit
 
     def load(self, key: str, layers: Sequence[int]) -> Tensor:
-        """(layers, 1 + N, C) half precision block outputs of a picture that `fill` was called for."""
-        return torch.from_numpy(np.stack([self._read(self._file(key, layer)) for layer in layers]))
+        """(layers, 1 + N, C) half precision block outputs of a picture that `fill` was called for, CLS and patches."""
+        rows = torch.from_numpy(np.stack([self._read(self._file(key, layer)) for layer in layers]))
+        registers = self._backbone.prefix - 1
+        return torch.cat([rows[:, :1], rows[:, 1 + registers :]], dim=1) if registers > 0 else rows
+
+    def load_all(self, key: str, layer: int) -> Tensor:
+        """(prefix + N, C) half precision output of a block with all prefix tokens, from which the network can go on."""
+        rows = torch.from_numpy(self._read(self._file(key, layer)))
+        return rows[1:] if self._backbone.prefix == 0 else rows
 
     def missing(self, keys: Iterable[str], layers: Sequence[int]) -> list[str]:
         """The keys, each once, whose features are not all there."""
@@ -84,7 +91,8 @@ class FeatureCache:
         """
         writable_folder(self._whole)
         wanted = set(keys)
-        picture = len(layers) * (1 + grid[0] * grid[1]) * self._backbone.width * 2
+        tokens = max(1, self._backbone.prefix) + grid[0] * grid[1]
+        picture = len(layers) * tokens * self._backbone.width * 2
         total = picture * len(wanted)
         if total > self._limit:
             raise KeepADError(
@@ -115,8 +123,9 @@ class FeatureCache:
         tokens, done = self._backbone.embed(image), 0
         for layer in sorted(layers):
             tokens, done = self._backbone.run(tokens, done + 1, layer), layer
-            rows = torch.cat([tokens.cls(), tokens.patches()]).half().cpu().numpy()
-            self._write(self._file(key, layer), rows)
+            # A backbone without prefix tokens has the mean of its patches in their place.
+            rows = tokens.x if tokens.prefix else torch.cat([tokens.cls(), tokens.x])
+            self._write(self._file(key, layer), rows.half().cpu().numpy())
 
     @torch.inference_mode()
     def unlikeness(self, key: str, layers: Sequence[int], grid: tuple[int, int]) -> Tensor:

@@ -1,8 +1,9 @@
-"""Recipes: everything that decides how a detector is trained, as frozen dataclasses."""
+"""Recipes: everything that decides how a detector and its routers are trained, as frozen dataclasses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from keepad.errors import KeepADError
 from keepad.presets import Placement
@@ -27,6 +28,7 @@ class DetectorRecipe:
         level: Give every layer the same spread of evidence instead of one temperature.
         unlike: Weight of unlikeness beside the prototypes, both in units of their spread on source; 0 is without.
         entry: The same for unlikeness where the tokens enter the deep router.
+        centre: Evidence above the source's mean that becomes a response of one half, in units of spread.
         smoothing: Sigma of a Gaussian on the patch map, in patches.
         top_fraction: Share of the tokens whose responses make the patch evidence of an image.
         top_of: Of which tokens: "survivors" or the whole "grid".
@@ -45,6 +47,7 @@ class DetectorRecipe:
     level: bool = False
     unlike: float = 0.0
     entry: float = 0.0
+    centre: float = 0.0
     smoothing: float = 0.0
     top_fraction: float = 0.05
     top_of: str = "survivors"
@@ -72,6 +75,7 @@ RECIPES: dict[str, DetectorRecipe] = {
         level=True,
         unlike=0.5,
         entry=0.5,
+        centre=4.0,
         smoothing=1.0,
         top_fraction=0.01,
         top_of="grid",
@@ -85,3 +89,67 @@ def recipe_named(name: str) -> DetectorRecipe:
     if name not in RECIPES:
         raise KeepADError(f"there is no recipe called {name!r}; choose one of {', '.join(RECIPES)}.")
     return RECIPES[name]
+
+
+@dataclass(frozen=True)
+class RouterRecipe:
+    """How the selectors of both routers are trained.
+
+    Attributes:
+        name: What users call it.
+        epochs: Passes over the source; validation may choose an earlier one.
+        batch: Images in a step.
+        rate: Learning rate of AdamW.
+        decay: Weight decay.
+        cues: Add unlikeness to the scores of both routers, by learned weights.
+        start: First values of the selectors: "drawn" from the seed, or "unlike" the mean of the image.
+        point: Operating point whose routers run in training and validation.
+        rescue: Tokens that the shallow router keeps beyond coverage in training; the point's own number if None.
+        grades: How much a deviation of the shallow score, and of the risk, moves a recovered response, in logits.
+        losses: Weight of each loss beside that of detection.
+        points: Operating points that lambda and gate are fitted for; the second one sets the thresholds.
+    """
+
+    name: str
+    epochs: int = 10
+    batch: int = 4
+    rate: float = 5e-5
+    decay: float = 0.01
+    cues: bool = False
+    start: str = "drawn"
+    point: str = "paper70"
+    rescue: int | None = 64
+    grades: tuple[float, float] = (0.0, 0.0)
+    losses: tuple[tuple[str, float], ...] = (("flops", 0.45), ("preserve", 0.22), ("teacher", 0.60), ("mask", 0.25))
+    points: tuple[str, ...] = ("paper30", "paper50", "paper70")
+
+    def without(self, names: Sequence[str]) -> RouterRecipe:
+        """The same without some of its losses, or a KeepADError."""
+        known = [name for name, _ in self.losses]
+        for name in names:
+            if name not in known:
+                raise KeepADError(f"there is no loss called {name!r} to leave out; choose from {', '.join(known)}.")
+        return replace(self, losses=tuple(one for one in self.losses if one[0] not in names))
+
+
+ROUTER_RECIPES: dict[str, RouterRecipe] = {
+    "paper": RouterRecipe("paper"),
+    "keepad": RouterRecipe(
+        "keepad",
+        epochs=2,
+        rate=3e-4,
+        cues=True,
+        start="unlike",
+        point="prune70",
+        rescue=None,
+        grades=(0.5, 1.5),
+        points=("prune30", "prune50", "prune70"),
+    ),
+}
+
+
+def router_recipe_named(name: str) -> RouterRecipe:
+    """The recipe of that name, or a KeepADError."""
+    if name not in ROUTER_RECIPES:
+        raise KeepADError(f"there is no recipe called {name!r}; choose one of {', '.join(ROUTER_RECIPES)}.")
+    return ROUTER_RECIPES[name]

@@ -6,12 +6,22 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, Protocol
 
 from keepad.checkpoint import CheckpointInfo
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.presets import Calibration
-from keepad.training.fitting import Epoch
+
+
+class Epoch(Protocol):
+    """What a record needs of an epoch, of either stage."""
+
+    @property
+    def losses(self) -> dict[str, float]: ...
+
+    @property
+    def validation(self) -> Any: ...
 
 
 def write_record(checkpoint: Path, info: CheckpointInfo, epochs: Sequence[Epoch], chosen: int) -> None:
@@ -69,14 +79,14 @@ def model_card(info: CheckpointInfo, checkpoint: Path) -> str:
 |---|---|---|---|---|
 {data}
 
-Made by `{provenance["command"]}` with {", ".join(f"{name} {v}" for name, v in provenance["versions"].items())}.
+Made by `{provenance["command"]}`{_routers_command(provenance)} with {_versions(provenance["versions"])}.
 
 ## Validation
 
 On source images that the judging head had not seen ({_how(provenance["recipe"]["validation"])}): image AUROC \
 {_percent(validation["image_auroc"])}, patch AUROC {_percent(validation["patch_auroc"])}. Means over the classes of a \
 suite, then over suites. Nothing but the source chose anything.
-
+{_routers_table(provenance)}
 ## Limits
 
 Scores of different products are not on one scale: the thresholds come from source images and rank unseen products \
@@ -96,10 +106,8 @@ def draw_losses(epochs: Sequence[Epoch], chosen: int, path: Path) -> None:
     numbers = range(1, len(epochs) + 1)
     for name in epochs[0].losses:
         left.plot(numbers, [epoch.losses[name] for epoch in epochs], marker=".", label=name)
-    for name, values in (
-        ("image AUROC", [epoch.validation.image_auroc for epoch in epochs]),
-        ("patch AUROC", [epoch.validation.patch_auroc for epoch in epochs]),
-    ):
+    for name, field in (("image AUROC", "image_auroc"), ("patch AUROC", "patch_auroc"), ("DTR", "dtr")):
+        values = [getattr(epoch.validation, field, None) for epoch in epochs]
         if None not in values:
             right.plot(numbers, [100 * float(value) for value in values], marker=".", label=name)  # type: ignore[arg-type]
     right.axvline(chosen + 1, color="grey", linewidth=1, linestyle=":", label="kept")
@@ -110,6 +118,36 @@ def draw_losses(epochs: Sequence[Epoch], chosen: int, path: Path) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(frameon=False)
     figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
+
+
+def _versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _routers_command(provenance: dict[str, Any]) -> str:
+    routers = provenance.get("routers")
+    return f", then `{routers['command']}`," if routers else ""
+
+
+def _routers_table(provenance: dict[str, Any]) -> str:
+    """What the routers do to the source, by operating point; nothing where they are not trained."""
+    routers = provenance.get("routers")
+    if not routers:
+        return ""
+    rows = "\n".join(
+        f"| {point} | {_percent(one['image_auroc'])} | {_percent(one['patch_auroc'])} | {_percent(one['dtr'])} | "
+        f"{one['missed']} of {one['anomalous']} | {_percent(one['keep'])} |"
+        for point, one in routers["source"].items()
+    )
+    return f"""
+Routers of recipe {routers["recipe"]["name"]}, seed {routers["seed"]}, epoch {routers["epoch"]}, on the source (or an \
+even part of it; the routers have seen four images in five, the judging head none of that product where validation is \
+by products):
+
+| point | I-AUROC | patch AUROC | DTR | defects lost | keep |
+|---|---|---|---|---|---|
+{rows}
+"""
 
 
 def _top(calibration: Calibration) -> str:

@@ -11,9 +11,10 @@ from torch import Tensor
 from keepad.data import Sample
 from keepad.images import read_image, to_input
 from keepad.model import KeepAD
-from keepad.routing import selector_width
+from keepad.routing import VisualScore, selector_width
 
 _IMAGES = 24  # enough to know how far a score spreads
+_SHALLOW_SPREAD = 0.5  # deviation of the visual score within an image; two and a half times the softmax's temperature
 
 
 @torch.no_grad()
@@ -22,7 +23,9 @@ def set_up_selectors(model: KeepAD, samples: Sequence[Sample], *, seed: int) -> 
 
     Both projections are the same random orthonormal frame, so a query times a key is a plain inner product within it;
     a minus sign turns likeness to the mean into unlikeness. The frame of the deep router holds the direction between
-    its two prototypes, and its scale makes one deviation of that likeness on source tokens two units of alpha.
+    its two prototypes, and its scale makes one deviation of that likeness on source tokens two units of alpha. Where a
+    selector has the cue of unlikeness, it weighs as much as the visual score of the shallow router, or a third of a
+    unit of risk in the deep one.
 
     Args:
         model: The detector.
@@ -46,16 +49,22 @@ def set_up_selectors(model: KeepAD, samples: Sequence[Sample], *, seed: int) -> 
     model.deep.key.weight.copy_(deep_frame)
     model.deep.query.weight.copy_(deep_frame * gain)
 
-    like, spread = [], []
+    like, spread, shallow = [], [], []
     for sample in samples[:: max(1, len(samples) // _IMAGES)]:
         pixels = torch.from_numpy(to_input(read_image(sample.image), model.image_size)).to(device)
         tokens = model.prefix(pixels.permute(2, 0, 1)[None].float() / 255)
+        shallow.append(VisualScore.forward(model.shallow, tokens.patches()).std())
         tokens = model.backbone.run(tokens, model.placement.shallow, model.placement.deep - 1)
         like.append((tokens.patches() @ (gain * direction) * model.deep.scale).std())
         spread.append(model.deep.visual(tokens.patches()).std())
     model.deep.query.weight.mul_(2 / torch.stack(like).mean())
     model.deep.visual.query.weight.mul_(0.1 / torch.stack(spread).mean())
     model.deep.gate.fill_(1.0)
+    model.shallow.query.weight.mul_(_SHALLOW_SPREAD / torch.stack(shallow).mean())
+    if model.shallow.unlike is not None:
+        model.shallow.unlike.fill_(_SHALLOW_SPREAD)
+    if model.deep.unlike is not None:
+        model.deep.unlike.fill_(0.3)
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
