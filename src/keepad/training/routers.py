@@ -131,7 +131,9 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
         teacher = _teacher(model, source, cache, advance)
     prepared = time.perf_counter()
 
-    lessons = Lessons(model, source, cache, teacher, heads=_heads(tensors, info, source, say), plan=plan, fabric=fabric)
+    lessons = Lessons(
+        model, source, cache, teacher, heads=held_out_heads(tensors, info, source, say), plan=plan, fabric=fabric
+    )
     lessons.run(say, digest)
     chosen = max(range(len(lessons.epochs)), key=lambda number: lessons.epochs[number].validation.quality)
     model.load_state_dict(lessons.epochs[chosen].selectors, strict=False)
@@ -419,7 +421,7 @@ def _teacher(model: KeepAD, source: Source, cache: FeatureCache, advance: Any) -
     return found
 
 
-def _heads(tensors: dict[str, Tensor], info: CheckpointInfo, source: Source, say: Say) -> list[PrototypeHead]:
+def held_out_heads(tensors: dict[str, Tensor], info: CheckpointInfo, source: Source, say: Say) -> list[PrototypeHead]:
     """For every image the head that has not seen it, where stage 1 left one; else the detector's own."""
     layers, readings = info.placement.head_layers, info.readings
     own = head_from(tensors["head.patch"], tensors["head.cls"], layers, readings)
