@@ -17,6 +17,8 @@ from keepad.tokens import Tokens
 from keepad.training.calibration import CENTRES, WEIGHTS, best_f1_threshold, mean_auroc
 from keepad.training.source import Source
 
+_CLEARLY = 0.01  # of AUROC
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -169,6 +171,9 @@ def calibrate_pruned(
 ) -> Calibration:
     """Lambda and gate that rank images best over all operating points together, and thresholds for the usual one.
 
+    The dense detector's lambda stays unless another ranks clearly better: a handful of products says little about less
+    than a point, and dense passes use it too.
+
     Args:
         trials: One for each operating point.
         source: The source.
@@ -188,10 +193,15 @@ def calibrate_pruned(
             for centre in (CENTRES if labelled else (0.0,))
         ]
 
-    def ranked(one: Calibration) -> float:
-        return float(np.mean([mean_auroc(trial.scores(one), labels, classes) or 0.0 for trial in trials]))
-
-    best = max(candidates, key=ranked)
+    ranked = [
+        float(np.mean([mean_auroc(trial.scores(one), labels, classes) or 0.0 for trial in trials]))
+        for one in candidates
+    ]
+    same = [number for number, one in enumerate(candidates) if one.patch_weight == start.patch_weight]
+    place = int(np.argmax(ranked))
+    if same and ranked[place] - max(ranked[number] for number in same) <= _CLEARLY:
+        place = max(same, key=lambda number: ranked[number])
+    best = candidates[place]
     known, truth = _known(source, places)
     return replace(
         best,
