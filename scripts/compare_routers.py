@@ -234,9 +234,9 @@ def to_markdown(table: dict[str, dict[str, Any]], seeds: dict[str, list[dict[str
         "at 518 px with the change against the same checkpoint unpruned; means over the classes of a suite, then over",
         "suites. DTR and CMR over all anomalous images with masks, CMR with its two-sided 95 % interval, both also by",
         "the size of the defect in tokens. `keep`: tokens alive after the shallow and after the deep router. `paper`:",
-        "the published recipe and geometry (one token of every 2x2 block); `keepad`: the adopted one. The last rows",
-        "are controls at the budget of prune70: the shallow router replaced by global top-k, the adaptive budget by",
-        "its mean over these images, coverage of 2x2 blocks with copied responses, and copied responses alone.",
+        "the published recipe and geometry (one token of every 2x2 block); `keepad`: the adopted one. Other rows",
+        "are controls at the budget of prune70, where they were run: the shallow router replaced by global top-k, the",
+        "adaptive budget by its mean over these images, 2x2 coverage with copied responses, and copies alone.",
         "",
     ]
     head = "| | I-AUROC | P-AUROC | DTR | CMR | keep | DTR 1-4 | DTR 5-16 | DTR >16 | CMR 1-4 | CMR 5-16 | CMR >16 |"

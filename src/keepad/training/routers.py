@@ -236,7 +236,8 @@ class Lessons:
         fabric: Fabric,
     ) -> None:
         self.epochs: list[RouterEpoch] = []
-        self._model, self._source, self._cache, self._teacher, self._heads = model, source, cache, teacher, heads
+        self._model, self._source, self._cache, self._teacher = model, source, cache, teacher
+        self._heads = [head.to(fabric.device) for head in heads]
         self._plan, self._recipe, self._fabric = plan, plan.recipe, fabric
         self._point = operating_point(plan.recipe.point)
         folds = folds_of(source, "images")
