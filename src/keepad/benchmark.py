@@ -31,12 +31,13 @@ from keepad.backbone import DEFAULT_BACKBONE, spec_of
 from keepad.backbone.weights import Say, say_on_stderr
 from keepad.checkpoint import bundled_checkpoints, read_info
 from keepad.command import command_line
+from keepad.detector import Stages
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.flops import count_flops
 from keepad.images import find_images, read_image, to_input
 from keepad.loading import choose_device, load, untrained
-from keepad.model import KeepAD, Outcome, Stages
+from keepad.model import KeepAD, Outcome
 from keepad.presets import OperatingPoint, operating_point
 
 ENGINES = ("torch",)
@@ -343,10 +344,14 @@ def _timed_pass(model: KeepAD, batch: Tensor, point: OperatingPoint) -> tuple[fl
     on_gpu = batch.device.type == "cuda"
     if on_gpu:
         torch.cuda.synchronize(batch.device)
-    stages = Stages(synchronise=model.device)
+    stages = Stages(_waiting(model.device))
     start = time.perf_counter()
     outcomes = model.finish(model.prefix(batch, stages), point, model.image_size, stages)
     return time.perf_counter() - start, stages, outcomes
+
+
+def _waiting(device: torch.device) -> Callable[[], None] | None:
+    return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
 
 
 def _tokens_spent(model: KeepAD, outcome: Outcome, point: OperatingPoint) -> tuple[int, float, float]:

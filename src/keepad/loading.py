@@ -13,7 +13,7 @@ from keepad.backbone.weights import Say, say_on_stderr
 from keepad.checkpoint import CheckpointInfo, bundled_checkpoints, read_checkpoint, read_info
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
-from keepad.model import KeepAD
+from keepad.model import KeepAD, trained_tensors
 from keepad.presets import Calibration, OperatingPoint, Placement, operating_point
 from keepad.routing import DeepSelector, ShallowSelector
 
@@ -76,11 +76,6 @@ def assemble(backbone: Backbone, info: CheckpointInfo, tensors: dict[str, Tensor
         raise KeepADError(f"{source} holds values that are not finite; get the checkpoint again.")
     model.load_state_dict(tensors, strict=False)
     return model
-
-
-def trained_tensors(model: KeepAD) -> dict[str, Tensor]:
-    """What a checkpoint stores: head and selectors, not the backbone."""
-    return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("backbone.")}
 
 
 def untrained(name: str, *, seed: int = 0, image_size: tuple[int, int] | None = None, point: str = "prune50") -> KeepAD:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor, nn
 
 from keepad.backbone import Backbone
-from keepad.errors import ImageError, KeepADError
+from keepad.backbone.weights import digest_of
+from keepad.detector import Detector, Finding, ImageSource, Stages
+from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
-from keepad.images import find_images, read_image, to_input
 from keepad.prediction import Prediction
 from keepad.presets import Calibration, DeepBudget, OperatingPoint, Placement, ShallowBudget, operating_point
 from keepad.recovery import Known, recover, upsample
@@ -25,29 +25,6 @@ from keepad.routing import DeepSelector, ShallowSelector, keep_deep, keep_shallo
 from keepad.scoring import image_score
 from keepad.tokens import Tokens
 from keepad.unlikeness import unlikeness
-
-ImageSource = str | Path | Image.Image | np.ndarray | Tensor
-
-
-@dataclass
-class Stages:
-    """Seconds spent in each stage of a pass, in the order of the pass.
-
-    Attributes:
-        synchronise: Device to wait for at every mark; only timing needs it, and it would slow a GPU down.
-    """
-
-    synchronise: torch.device | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    _last: float = field(default_factory=time.perf_counter)
-
-    def mark(self, stage: str) -> None:
-        """Book the time since the last mark to `stage`."""
-        if self.synchronise is not None and self.synchronise.type == "cuda":
-            torch.cuda.synchronize(self.synchronise)
-        now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
-        self._last = now
 
 
 @dataclass
@@ -104,9 +81,20 @@ class Outcome:
     survivors: Tensor
     evidence: float | None
 
+    def finding(self) -> Finding:
+        """The same on the CPU and without torch."""
+        return Finding(
+            score=float(self.score),
+            patch_map=self.patch_map.float().cpu().numpy(),
+            pixel_map=self.pixel_map.float().cpu().numpy(),
+            survivors_shallow=self.survivors_shallow.cpu().numpy(),
+            survivors=self.survivors.cpu().numpy(),
+            evidence=self.evidence,
+        )
 
-class KeepAD(nn.Module):
-    """A zero-shot anomaly detector: call it with an image, or give `predict` many.
+
+class KeepAD(nn.Module, Detector):
+    """The detector that torch runs: call it with an image, or give `predict` many.
 
     Args:
         backbone: Frozen ViT.
@@ -120,6 +108,8 @@ class KeepAD(nn.Module):
         name: What the checkpoint is called.
         provenance: Where the trained parts come from, as stored in the checkpoint.
     """
+
+    packages = ("torch", "timm")
 
     def __init__(
         self,
@@ -154,13 +144,17 @@ class KeepAD(nn.Module):
     def device(self) -> torch.device:
         return self.head.patch.device
 
-    def set_threshold(self, image: float, pixel: float | None = None) -> None:
-        """Call an image anomalous from the score `image` on, and a pixel from the map value `pixel` (or the same)."""
-        pixel = image if pixel is None else pixel
-        for value in (image, pixel):
-            if not 0 <= value <= 1:
-                raise KeepADError(f"a threshold must lie between 0 and 1, not at {value}.")
-        self.calibration = replace(self.calibration, image_threshold=image, pixel_threshold=pixel)
+    @property
+    def backbone_name(self) -> str:
+        return self.backbone.name
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.backbone.grid_of(*self.image_size)
+
+    @property
+    def runs_on(self) -> str:
+        return str(self.device)
 
     # -- the network -----------------------------------------------------------------------------------------------
 
@@ -313,93 +307,41 @@ class KeepAD(nn.Module):
         tokens = tokens.gather([choice.keep for choice in choices])
         return tokens, entry, risks, [choice.evidence for choice in choices]
 
-    # -- images in, Predictions out --------------------------------------------------------------------------------
+    # -- the face that all detectors share ---------------------------------------------------------------------------
 
     def forward(self, image: ImageSource) -> Prediction:
         """The Prediction of one image: a path, a PIL image, an array or a tensor."""
-        if getattr(image, "ndim", None) == 4:
-            raise KeepADError("one image is expected, but a batch was given; use predict() for several.")
-        return self.predict_images([self._read(image)])[0]
-
-    def predict(
-        self,
-        source: ImageSource | Iterable[ImageSource],
-        *,
-        batch_size: int = 1,
-        on_error: Callable[[ImageSource, KeepADError], None] | None = None,
-    ) -> Iterator[Prediction]:
-        """Predictions one by one, in order: of a folder (with all folders below it), a file, or an iterable of images.
-
-        Args:
-            source: What to look at.
-            batch_size: Images that share one forward pass; the results do not depend on it.
-            on_error: Told of every image that cannot be used; without it, the first such image raises.
-        """
-        if batch_size < 1:
-            raise KeepADError(f"the batch size must be at least 1, not {batch_size}.")
-        if isinstance(source, str | Path):
-            source = find_images([source])
-        elif isinstance(source, Image.Image) or (isinstance(source, np.ndarray | Tensor) and source.ndim < 4):
-            source = [source]
-        batch: list[_Input] = []
-        for image in source:
-            try:
-                batch.append(self._read(image))
-            except KeepADError as error:
-                if on_error is None:
-                    raise
-                on_error(image, error)
-            if len(batch) == batch_size:
-                yield from self.predict_images(batch)
-                batch = []
-        if batch:
-            yield from self.predict_images(batch)
-
-    def _read(self, source: ImageSource) -> _Input:
-        image = read_image(source)
-        path = Path(source) if isinstance(source, str | Path) else None
-        return _Input(to_input(image, self.image_size), image.size, path)
+        return Detector.forward(self, image)
 
     @torch.inference_mode()
-    def predict_images(self, inputs: Sequence[_Input]) -> list[Prediction]:
-        """Predictions of images that are already at input size, in one forward pass."""
-        stages = Stages()
-        pixels = torch.from_numpy(np.stack([one.pixels for one in inputs])).to(self.device)
-        images = pixels.permute(0, 3, 1, 2).float() / 255
-        outcomes = self.finish(self.prefix(images, stages), self.point, self.image_size, stages)
-        stages.synchronise = self.device
-        stages.mark("scoring")  # on a GPU, whatever is still under way
-        timings = {stage: seconds / len(inputs) for stage, seconds in stages.seconds.items()}
-        return [self._prediction(one, outcome, timings) for one, outcome in zip(inputs, outcomes, strict=True)]
+    def find(
+        self, pixels: np.ndarray, points: Sequence[OperatingPoint], stages: Stages | None = None
+    ) -> dict[str, list[Finding]]:
+        """What each operating point finds in each image of a batch, (B, H, W, 3) uint8 at input size."""
+        stages = stages or Stages()
+        images = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2).float() / 255
+        prefix = self.prefix(images, stages)
+        outcomes = {point.name: self.finish(prefix, point, self.image_size, stages) for point in points}
+        found = {name: [outcome.finding() for outcome in those] for name, those in outcomes.items()}
+        stages.mark("scoring")  # on a GPU, whatever was still under way
+        return found
 
-    def _prediction(self, one: _Input, outcome: Outcome, timings: dict[str, float]) -> Prediction:
-        score = float(outcome.score)
-        if not np.isfinite(score):
-            raise ImageError(
-                f"{one.path or 'the image'} gave no finite score; the weights or the checkpoint are damaged."
-            )
-        rows, columns = self.backbone.grid_of(*self.image_size)
-        return Prediction(
-            pred_score=score,
-            anomaly_map=outcome.pixel_map.float().cpu().numpy(),
-            grid=(rows, columns),
-            survivors_shallow=outcome.survivors_shallow.cpu().numpy(),
-            survivors=outcome.survivors.cpu().numpy(),
-            evidence=outcome.evidence,
-            point=self.point.name,
-            image=one.pixels,
-            image_size=one.size,
-            path=one.path,
-            image_threshold=self.calibration.image_threshold,
-            pixel_threshold=self.calibration.pixel_threshold,
-            timings=timings,
-        )
+    def digests(self) -> dict[str, str]:
+        """Digests of head, selectors and calibration, and of the backbone."""
+        trained = {name: value.detach().cpu() for name, value in trained_tensors(self).items()}
+        backbone = {name: value.detach().cpu() for name, value in self.backbone.vit.state_dict().items()}
+        fixed: list[Any] = [
+            asdict(self.placement),
+            asdict(self.calibration),
+            [asdict(reading) for reading in self.head.readings],
+            self.backbone.mean,
+            self.backbone.std,
+            self.backbone.antialias,
+        ]
+        checkpoint = hashlib.sha256(f"{digest_of(trained)}{json.dumps(fixed, sort_keys=True)}".encode())
+        return {"checkpoint": checkpoint.hexdigest(), "backbone": digest_of(backbone)}
 
 
-@dataclass(frozen=True)
-class _Input:
-    """An image at input size, (H, W, 3) uint8, with its own width and height and where it came from."""
-
-    pixels: np.ndarray
-    size: tuple[int, int]
-    path: Path | None
+def trained_tensors(model: KeepAD) -> dict[str, Tensor]:
+    """What a checkpoint stores: head and selectors, not the backbone."""
+    return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("backbone.")}

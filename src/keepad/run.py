@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from keepad.console import progress
+from keepad.detector import Detector, ImageSource
 from keepad.errors import KeepADError
 from keepad.files import writable_folder
-from keepad.model import ImageSource, KeepAD
 from keepad.prediction import Prediction
 from keepad.report import ReportWriter
 
@@ -71,7 +71,7 @@ class RunSummary:
 
 
 def run_folder(
-    detector: KeepAD,
+    detector: Detector,
     paths: Sequence[Path],
     out: Path,
     *,
@@ -90,10 +90,10 @@ def run_folder(
     summary = RunSummary(out / "predictions.jsonl", out / "report.html" if pictures else None)
     settings = {
         "model": detector.name,
-        "backbone": detector.backbone.name,
+        "backbone": detector.backbone_name,
         "operating point": detector.point.name,
         "input": f"{detector.image_size[1]} x {detector.image_size[0]} pixels",
-        "device": str(detector.device),
+        "device": detector.runs_on,
     }
     report = ReportWriter(summary.report, title=title, settings=settings) if summary.report else None
     names = _overlay_names(paths)

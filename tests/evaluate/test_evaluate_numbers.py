@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from keepad.data import load_mask, read_dataset
 from keepad.errors import KeepADError
-from keepad.evaluate import evaluate, run
+from keepad.evaluate import evaluate
 from keepad.evaluate.results import METRICS, ClassOutcome, make_averages, make_records, make_survival
 from keepad.metrics import PixelMetrics, defect_tokens
 from keepad.presets import POINTS as PRESETS
@@ -85,7 +85,7 @@ def test_points_that_share_a_prefix_get_what_each_gets_alone(tiny, dataset, resu
 
 def test_the_prefix_is_computed_once_for_all_points(tiny, dataset, tmp_path, monkeypatch):
     prefixes = []
-    monkeypatch.setattr(tiny, "prefix", lambda images: prefixes.append(images) or type(tiny).prefix(tiny, images))
+    monkeypatch.setattr(tiny, "prefix", lambda *given: prefixes.append(given) or type(tiny).prefix(tiny, *given))
     evaluate(tiny, dataset.select(classes="cap"), ["dense", "prune50", "prune70"], tmp_path / "out")
     assert len(prefixes) == 4  # images
 
@@ -223,17 +223,3 @@ def test_gradients_are_not_tracked(tiny, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(tiny, "finish", finish)
     evaluate(tiny, dataset.select(classes="cap"), ["dense"], tmp_path / "out")
     assert modes == [True] * 4
-
-
-def test_reading_ahead_keeps_the_order_and_stays_bounded():
-    started = []
-
-    def slow(item: int) -> int:
-        started.append(item)
-        return -item
-
-    taken = []
-    for result in run._ahead(slow, iter(range(20)), 3):
-        taken.append(result)
-        assert max(started) <= len(taken) + 3
-    assert taken == [-item for item in range(20)]

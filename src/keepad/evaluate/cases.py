@@ -11,11 +11,11 @@ from pathlib import Path
 from PIL import Image
 
 from keepad.data import Dataset, Sample, load_mask
+from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.evaluate.results import Results
 from keepad.evaluate.state import Row, key_of
 from keepad.files import replacing
-from keepad.model import KeepAD
 from keepad.presets import OperatingPoint, operating_point
 
 _A_KIND = 3  # images shown of each kind
@@ -36,7 +36,7 @@ img{display:block;max-width:100%;height:auto}
 
 
 def write_cases(
-    model: KeepAD,
+    model: Detector,
     dataset: Dataset,
     results: Results,
     point: str | OperatingPoint | None = None,
@@ -73,7 +73,7 @@ def _last_pruned(results: Results) -> str:
     return (pruned or list(points))[-1]
 
 
-def _page(model: KeepAD, samples: dict[str, Sample], results: Results, point: str) -> Iterator[str]:
+def _page(model: Detector, samples: dict[str, Sample], results: Results, point: str) -> Iterator[str]:
     settings = results.content["settings"]
     yield (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Cases at {escape(point)}</title>'
@@ -115,12 +115,12 @@ def _kinds(rows: list[Row], point: str) -> Iterator[tuple[str, list[Row]]]:
             yield title, chosen
 
 
-def _figure(model: KeepAD, sample: Sample, row: Row, point: str) -> str:
+def _figure(model: Detector, sample: Sample, row: Row, point: str) -> str:
     values = row["points"][point]
     caption = f"<b>{escape(row['key'])}</b> · {escape(sample.defect)} · score {values['score']:.3f}"
     if row["defect_tokens"] is not None:
         caption += f" · {values['defect']} of {row['defect_tokens']} defect tokens left"
-    picture = model(sample.image).plot()
+    picture = model.forward(sample.image).plot()
     pictures = _embedded(picture, _WIDTH, "image, anomaly map and surviving tokens")
     if row["defect_tokens"] is not None:
         mask = Image.fromarray(load_mask(sample, model.image_size)).convert("L")

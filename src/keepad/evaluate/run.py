@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import timm
-import torch
 
+from keepad.ahead import ahead
 from keepad.command import command_line
 from keepad.data import Dataset, Sample, load_mask
+from keepad.detector import Detector, Finding
 from keepad.errors import KeepADError
 from keepad.evaluate.markdown import to_markdown
 from keepad.evaluate.results import (
@@ -34,7 +33,6 @@ from keepad.evaluate.state import ClassState, Row, fingerprint, key_of, open_fol
 from keepad.files import replacing
 from keepad.images import read_image, to_input
 from keepad.metrics import defect_tokens
-from keepad.model import KeepAD, Outcome
 from keepad.presets import OperatingPoint, operating_point
 from keepad.version import __version__
 
@@ -53,7 +51,7 @@ def _silent(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def evaluate(
-    model: KeepAD,
+    model: Detector,
     dataset: Dataset,
     points: Sequence[str | OperatingPoint],
     out: str | Path,
@@ -177,7 +175,7 @@ class _Run:
 
     def __init__(
         self,
-        model: KeepAD,
+        model: Detector,
         points: Sequence[OperatingPoint],
         groups: dict[tuple[str, str], list[Sample]],
         folder: Path,
@@ -187,7 +185,7 @@ class _Run:
         self.computed = 0
         self._model, self._points, self._groups = model, points, groups
         self._clock = time.perf_counter()
-        self._grid = model.backbone.grid_of(*model.image_size)
+        self._grid = model.grid
         self._seen = {entry.get("suite") for entry in model.provenance.get("data") or []}
         names = [point.name for point in points]
         self._states = [ClassState(folder, number, name, names) for number, name in enumerate(groups)]
@@ -198,7 +196,6 @@ class _Run:
         # Where a class has no mask at all, its normal images cannot give pixel metrics either.
         self._masked = {name for name, samples in groups.items() if any(sample.mask for sample in samples)}
 
-    @torch.inference_mode()
     def outcomes(self, advance: Callable[[int], None]) -> list[ClassOutcome]:
         """The outcome of every class, computed where it is not finished yet."""
         done = sum(len(state.rows) for state in self._states)
@@ -207,7 +204,7 @@ class _Run:
         self._clock = time.perf_counter()
         every_batch = (batch for batches in self._batches for batch in batches)
         found = []
-        with closing(_ahead(self._read, every_batch, _READ_AHEAD)) as inputs:
+        with closing(ahead(self._read, every_batch, _READ_AHEAD)) as inputs:
             for (suite, cls), state, batches in zip(self._groups, self._states, self._batches, strict=True):
                 state.begin()
                 for _ in batches:
@@ -246,7 +243,7 @@ class _Run:
             if isinstance(one, _Failure):
                 self.errors.append({"path": key_of(one.sample.image, one.sample), "error": one.sentence})
         if inputs:
-            outcomes = self._forward(inputs)
+            outcomes = self._model.find(np.stack([one.pixels for one in inputs]), self._points)
             network = time.perf_counter() - started
             rows = [
                 self._row(one, {name: found[b] for name, found in outcomes.items()}) for b, one in enumerate(inputs)
@@ -254,7 +251,7 @@ class _Run:
             for b, one in enumerate(inputs):
                 if one.mask is not None:
                     for name, metrics in state.pixels.items():
-                        metrics.update(outcomes[name][b].pixel_map.float().cpu().numpy(), one.mask)
+                        metrics.update(outcomes[name][b].pixel_map, one.mask)
             now = time.perf_counter()
             for row in rows:
                 row["seconds"] = [network / len(inputs), (now - self._clock) / len(inputs)]
@@ -265,25 +262,19 @@ class _Run:
             state.save()
         advance(len(batch))
 
-    def _forward(self, inputs: Sequence[_Input]) -> dict[str, list[Outcome]]:
-        pixels = torch.from_numpy(np.stack([one.pixels for one in inputs])).to(self._model.device)
-        prefix = self._model.prefix(pixels.permute(0, 3, 1, 2).float() / 255)
-        return {point.name: self._model.finish(prefix, point, self._model.image_size) for point in self._points}
-
-    def _row(self, one: _Input, outcomes: dict[str, Outcome]) -> Row:
+    def _row(self, one: _Input, outcomes: dict[str, Finding]) -> Row:
         tokens = self._grid[0] * self._grid[1]
         found: dict[str, Any] = {}
         for name, outcome in outcomes.items():
-            score = float(outcome.score)
-            if not np.isfinite(score):
+            if not np.isfinite(outcome.score):
                 name = key_of(one.sample.image, one.sample)
                 raise KeepADError(f"{name} gave no finite score; the weights or the checkpoint are damaged.")
-            shallow, final = outcome.survivors_shallow.cpu().numpy(), outcome.survivors.cpu().numpy()
+            shallow, final = outcome.survivors_shallow, outcome.survivors
             found[name] = {
-                "score": score,
+                "score": outcome.score,
                 "keep_shallow": len(shallow) / tokens,
                 "keep": len(final) / tokens,
-                "evidence": None if outcome.evidence is None else float(outcome.evidence),
+                "evidence": outcome.evidence,
                 "defect_shallow": None if one.defect is None else int(one.defect[shallow].sum()),
                 "defect": None if one.defect is None else int(one.defect[final].sum()),
             }
@@ -303,22 +294,6 @@ def _unfinished(samples: Sequence[Sample], state: ClassState, batch_size: int) -
     return [batch for batch in left if batch]
 
 
-def _ahead(function: Callable[[T], U], items: Iterable[T], depth: int) -> Generator[U, None, None]:
-    """The function's results in order, computed in a background thread up to `depth` items ahead."""
-    waiting: deque[Future[U]] = deque()
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > depth:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
 def _numbers(outcomes: Sequence[ClassOutcome], points: Sequence[str]) -> dict[str, Any]:
     records = make_records(outcomes, points)
     return {
@@ -330,7 +305,7 @@ def _numbers(outcomes: Sequence[ClassOutcome], points: Sequence[str]) -> dict[st
 
 
 def _settings(
-    model: KeepAD,
+    model: Detector,
     points: Sequence[OperatingPoint],
     dataset: Dataset,
     identity: dict[str, Any],
@@ -352,7 +327,7 @@ def _settings(
     return {
         "command": command_line(command),
         "model": model.name,
-        "backbone": model.backbone.name,
+        "backbone": model.backbone_name,
         "checkpoint_digest": identity["checkpoint"],
         "backbone_digest": identity["backbone"],
         "image_size": identity["image_size"],
@@ -360,11 +335,10 @@ def _settings(
         "data": {"name": dataset.root.resolve().name, "layout": dataset.layout, "suites": suites},
         "limit": limit,
         "batch_size": batch_size,
-        "device": str(model.device),
+        "device": model.runs_on,
         "versions": {
             "keepad": __version__,
-            "torch": torch.__version__,
-            "timm": timm.__version__,
+            **{package: version(package) for package in model.packages},
             "python": platform.python_version(),
         },
         "seconds_per_image": {"network": network, "total": whole},

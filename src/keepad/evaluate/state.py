@@ -20,13 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from keepad.backbone.weights import digest_of
 from keepad.data import Sample
+from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.files import replacing
-from keepad.loading import trained_tensors
 from keepad.metrics import PixelMetrics
-from keepad.model import KeepAD
 from keepad.presets import OperatingPoint
 from keepad.version import __version__
 
@@ -49,25 +47,15 @@ def key_of(path: Path, sample: Sample) -> str:
     return Path(os.path.relpath(path, sample.root)).as_posix()
 
 
-def fingerprint(model: KeepAD, points: Sequence[OperatingPoint], samples: Iterable[Sample]) -> dict[str, Any]:
+def fingerprint(model: Detector, points: Sequence[OperatingPoint], samples: Iterable[Sample]) -> dict[str, Any]:
     """What must be the same for two runs to give the same numbers, ready for JSON."""
-    trained = {name: tensor.detach().cpu() for name, tensor in trained_tensors(model).items()}
-    backbone = {name: tensor.detach().cpu() for name, tensor in model.backbone.vit.state_dict().items()}
-    fixed: list[Any] = [
-        asdict(model.placement),
-        asdict(model.calibration),
-        [asdict(reading) for reading in model.head.readings],
-    ]
-    fixed += [model.backbone.mean, model.backbone.std, model.backbone.antialias]
-    checkpoint = hashlib.sha256(f"{digest_of(trained)}{json.dumps(fixed, sort_keys=True)}".encode())
     data = hashlib.sha256()
     for sample in samples:
         mask = None if sample.mask is None else key_of(sample.mask, sample)
         line = [sample.suite, sample.cls, key_of(sample.image, sample), sample.label, mask]
         data.update(f"{json.dumps(line)}\n".encode())
     return {
-        "checkpoint": checkpoint.hexdigest(),
-        "backbone": digest_of(backbone),
+        **model.digests(),
         "image_size": list(model.image_size),
         "points": [asdict(point) for point in points],
         "data": data.hexdigest(),
