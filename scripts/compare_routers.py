@@ -28,6 +28,7 @@ from keepad.backbone.weights import cache_folder
 from keepad.checkpoint import CheckpointInfo, read_checkpoint
 from keepad.console import progress
 from keepad.data import Sample, read_dataset
+from keepad.images import read_image, to_input
 from keepad.loading import assemble
 from keepad.metrics import PixelMetrics, Survival, auroc
 from keepad.model import KeepAD
@@ -83,7 +84,7 @@ class Bench:
         return found
 
     def _file(self, digest: str, suite: str, cls: str, point: OperatingPoint | None) -> Path:
-        told = "dense" if point is None else json.dumps(asdict(point), sort_keys=True)
+        told = "dense" if point is None else json.dumps(_described(point), sort_keys=True)
         return self._folder / f"{digest}-{suite}-{cls}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.json"
 
     @torch.inference_mode()
@@ -99,6 +100,7 @@ class Bench:
         source = gather(samples, views=0, size=info.image_size, grid=grid)
         before = info.placement.shallow - 1
         fill(source, self._cache, (before, *(layers_of(model) if None in points.values() else ())))
+        thinned = [point for point in points.values() if point is not None and point.pixels is not None]
         pixels = {name: PixelMetrics() for name in points}
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in points}
         with progress(title, len(samples)) as advance:
@@ -106,14 +108,23 @@ class Bench:
                 tokens = self.backbone.tokens_of(self._cache.load_all(entry.key, before).float()[None], grid)
                 mask = masks_of([entry], info.image_size)[0].numpy()
                 defect = entry.defect.nonzero()[0].tolist() if entry.defect is not None else []
+                from_pixels = {}
+                if thinned:
+                    image = to_input(read_image(samples[place].image), info.image_size)
+                    from_pixels = model.find(image[None], thinned)
                 for name, point in points.items():
+                    entered = shallow = final = np.arange(grid[0] * grid[1])
                     if point is None:
                         score, seen = judged(model, source, place, self._cache)
-                        shallow = final = np.arange(grid[0] * grid[1])
-                    else:
+                    elif point.pixels is None:
                         (outcome,) = model.finish(tokens, point, info.image_size)
                         score, seen = float(outcome.score), outcome.pixel_map.numpy()
                         shallow, final = outcome.survivors_shallow.numpy(), outcome.survivors.numpy()
+                    else:
+                        (finding,) = from_pixels[name]
+                        assert finding.thinned is not None
+                        score, seen, entered = finding.score, finding.pixel_map, finding.thinned.index
+                        shallow, final = finding.survivors_shallow, finding.survivors
                     pixels[name].update(seen, mask)
                     rows[name].append(
                         {
@@ -122,6 +133,8 @@ class Bench:
                             "defect": len(defect),
                             "left_shallow": int(np.isin(defect, shallow).sum()),
                             "left": int(np.isin(defect, final).sum()),
+                            "left_pixels": int(np.isin(defect, entered).sum()),
+                            "keep_pixels": len(entered) / (grid[0] * grid[1]),
                             "keep_shallow": len(shallow) / (grid[0] * grid[1]),
                             "keep": len(final) / (grid[0] * grid[1]),
                         }
@@ -133,9 +146,14 @@ class Bench:
         }
 
 
+def _described(point: OperatingPoint) -> dict[str, Any]:
+    """The point's fields; without a pixel router as they were before there was one, so that old state is found."""
+    return {key: value for key, value in asdict(point).items() if key != "pixels" or value is not None}
+
+
 def summary(found: dict[str, Any], point: str) -> dict[str, Any]:
     """Means over the classes of a suite, then over suites; survival over all anomalous images."""
-    image, pixel, keep, keep_shallow = [], [], [], []
+    image, pixel, keep, keep_shallow, keep_pixels = [], [], [], [], []
     survival, shallow = Survival(), Survival()
     for classes in found.values():
         values = [one[point] for one in classes.values()]
@@ -143,6 +161,8 @@ def summary(found: dict[str, Any], point: str) -> dict[str, Any]:
         pixel.append(np.mean([v["pixel"] for v in values]))
         keep.append(np.mean([np.mean([r["keep"] for r in v["rows"]]) for v in values]))
         keep_shallow.append(np.mean([np.mean([r["keep_shallow"] for r in v["rows"]]) for v in values]))
+        entered = [np.mean([r.get("keep_pixels", 1.0) for r in v["rows"]]) for v in values]
+        keep_pixels.append(np.mean(entered))
         for value in values:
             for row in value["rows"]:
                 if row["defect"]:
@@ -154,6 +174,7 @@ def summary(found: dict[str, Any], point: str) -> dict[str, Any]:
         "pixel": float(np.mean(pixel)),
         "keep": float(np.mean(keep)),
         "keep_shallow": float(np.mean(keep_shallow)),
+        "keep_pixels": float(np.mean(keep_pixels)),
         "dtr_shallow": shallow.compute().overall.dtr,
         "survival": asdict(result.overall),
         "by_size": {size: asdict(rate) for size, rate in result.by_size.items()},

@@ -31,7 +31,8 @@ from keepad.presets import POINTS, DeepBudget, OperatingPoint, ShallowBudget
 from keepad.routing import ShallowSelector, keep_shallow, standardised
 from keepad.tokens import Tokens
 from keepad.training.cache import FeatureCache
-from keepad.training.routers import held_out_heads
+from keepad.training.recipe import ROUTER_RECIPES
+from keepad.training.routers import fresh_selectors, held_out_heads
 from keepad.training.source import Source, fill, gather
 from keepad.training.trial import Survived, survived, try_out
 from keepad.unlikeness import unlikeness, unlikeness_to_landmarks
@@ -78,7 +79,7 @@ def cues(model: KeepAD, backbone: Backbone) -> dict[str, Score]:
 
 def variants() -> Iterator[tuple[str, OperatingPoint, tuple[float, float]]]:
     """Whole passes: name, operating point, grades."""
-    base, grades = POINTS["prune70"], (0.5, 1.5)
+    base, grades = POINTS["prune70"], ROUTER_RECIPES["keepad"].grades
     yield "adopted: 3x3 coverage, graded", base, grades
     yield "2x2 coverage, graded", replace(base, shallow=ShallowBudget(0.30)), grades
     yield "4x4 coverage, graded", replace(base, shallow=ShallowBudget(0.30, block=4)), grades
@@ -86,7 +87,7 @@ def variants() -> Iterator[tuple[str, OperatingPoint, tuple[float, float]]]:
     yield "no diversity slots", replace(base, shallow=ShallowBudget(0.30, block=3, diversity=0)), grades
     yield "64 diversity slots", replace(base, shallow=ShallowBudget(0.30, block=3, diversity=64)), grades
     yield "copied responses", replace(base, recovery="nearest"), (0.0, 0.0)
-    for pair in ((0.0, 1.5), (0.5, 0.0), (0.25, 1.0), (0.5, 1.0), (0.75, 1.5), (0.5, 2.5)):
+    for pair in ((0.0, 1.0), (0.25, 0.0), (0.25, 0.5), (0.5, 1.0), (0.5, 1.5), (1.0, 1.0)):
         yield f"grades {pair[0]:g} and {pair[1]:g}", base, pair
     for kappa in (0.55, 0.6, 0.75):
         yield f"budget exponent {kappa:g}", replace(base, deep=DeepBudget(kappa=kappa)), grades
@@ -97,6 +98,8 @@ def variants() -> Iterator[tuple[str, OperatingPoint, tuple[float, float]]]:
     yield "prune50, 2x2 coverage", replace(POINTS["prune50"], shallow=ShallowBudget(0.50)), grades
     yield "prune30", POINTS["prune30"], grades
     yield "prune30, 2x2 coverage", replace(POINTS["prune30"], shallow=ShallowBudget(0.70)), grades
+    for pair in ((0.0, 0.0), (0.0, 1.0), (0.5, 1.5)):
+        yield f"prune30, grades {pair[0]:g} and {pair[1]:g}", POINTS["prune30"], pair
 
 
 class Study:
@@ -118,9 +121,10 @@ class Study:
         self.suites = [one["suite"] for one in info.provenance["data"]]
         samples = read_dataset(data).select(suites=self.suites, split="test").samples
         grid = self.backbone.grid_of(*info.image_size)
+        self._samples = samples
         self.source: Source = gather(samples[::every], views=0, size=info.image_size, grid=grid)
         fill(self.source, self._cache, (info.placement.shallow - 1,))
-        self._heads = held_out_heads(tensors, info, self.source, print)
+        self.heads = held_out_heads(tensors, info, self.source, print)
 
     def load(self, place: int) -> Tokens:
         rows = self._cache.load_all(self.source.images[place].key, self.model.placement.shallow - 1)
@@ -158,8 +162,15 @@ class Study:
         for name, point, grades in every:
             self.model.calibration = replace(self.model.calibration, grades=grades)
             with progress(f"{name}: {' '.join(self.suites)}", len(places)) as advance:
-                trial = try_out(self.model, self._heads, self.source, places, self.load, [point], advance=advance)
+                trial = try_out(self.model, self.heads, self.source, places, self.load, [point], advance=advance)
             found[name] = survived(trial[point.name], self.source, places, self.model.calibration)
+        fresh_selectors(self.model, ROUTER_RECIPES["keepad"], self._samples, seed=42)
+        self.model.calibration = replace(self.model.calibration, grades=ROUTER_RECIPES["keepad"].grades)
+        for name in ("prune30", "prune70"):
+            trial = try_out(self.model, self.heads, self.source, places, self.load, [POINTS[name]])
+            found[f"{name}, selectors before training"] = survived(
+                trial[name], self.source, places, self.model.calibration
+            )
         return found
 
 

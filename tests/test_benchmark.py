@@ -55,6 +55,7 @@ KEYS = {
     "stages",
     "keep_shallow",
     "keep",
+    "keep_pixels",
 }
 
 
@@ -228,7 +229,7 @@ def test_demo_images_stand_in(monkeypatch: pytest.MonkeyPatch, shown: Pictures) 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"engine": "warp"}, "no engine called 'warp'; choose one of torch"),
+        ({"engines": ("warp",)}, "no engine called 'warp'; choose one of torch"),
         ({"points": ("prune99",)}, "no operating point called 'prune99'"),
         ({"dtypes": ("float16",)}, "'float16' cannot be timed; choose one of float32, bfloat16"),
         ({"backbones": ("vit-of-nobody",)}, "no backbone called 'vit-of-nobody'"),

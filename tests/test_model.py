@@ -207,6 +207,7 @@ def test_a_prediction_speaks_json(model: KeepAD) -> None:
         "path",
         "pred_score",
         "pred_label",
+        "keep_pixels",
         "keep_shallow",
         "keep_final",
         "evidence",

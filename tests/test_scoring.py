@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
+from keepad.budgets import top_count
 from keepad.errors import KeepADError
 from keepad.presets import Calibration
-from keepad.scoring import image_score, top_count, top_mean
+from keepad.scoring import image_score, top_mean
 
 RESPONSES = {6: torch.tensor([0.2, 0.4, 0.0]), 8: torch.tensor([0.9, 0.1, 0.0]), 11: torch.tensor([0.6, 0.8, 0.2])}
 CLS = {6: torch.tensor(0.1), 8: torch.tensor(0.7), 11: torch.tensor(0.3)}

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -25,22 +26,23 @@ import numpy as np
 import torch
 from PIL import Image
 from rich.table import Table
-from torch import Tensor
 
 from keepad.backbone import DEFAULT_BACKBONE, spec_of
 from keepad.backbone.weights import Say, say_on_stderr
 from keepad.checkpoint import bundled_checkpoints, read_info
 from keepad.command import command_line
-from keepad.detector import Stages
+from keepad.detector import Finding, Stages
+from keepad.engines import EngineDetector, load_engine
+from keepad.engines.opening import exported
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.flops import count_flops
-from keepad.images import find_images, read_image, to_input
+from keepad.images import find_images, read_image, spread, to_input
 from keepad.loading import choose_device, load, untrained
 from keepad.model import KeepAD, Outcome
-from keepad.presets import OperatingPoint, operating_point
+from keepad.presets import OperatingPoint, operating_point, with_pixel_router
 
-ENGINES = ("torch",)
+ENGINES = ("torch", "openvino", "onnx")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STAGES = ("embed", "before", "routing", "between", "after", "recovery", "scoring")
 
@@ -55,7 +57,9 @@ class Plan:
         batches: Images that share one pass.
         threads: Numbers of CPU threads, or None for torch's own choice.
         dtypes: "float32", "bfloat16".
-        engine: What runs the network.
+        pixel_router: "on" or "off" for the pruned points, or None to leave them as they are.
+        engines: What runs the network: "torch", "openvino", "onnx", with another precision than fp32 after a
+            colon, as in "openvino:int8". All of them take turns, and dense in torch is always timed.
         warmup: Passes of each operating point before anything is timed.
         repeats: Timed repeats.
         images: Different images in each repeat, at most; a batch that they do not fill is filled from their beginning.
@@ -67,15 +71,17 @@ class Plan:
     batches: tuple[int, ...] = (1,)
     threads: tuple[int, ...] | None = None
     dtypes: tuple[str, ...] = ("float32",)
-    engine: str = "torch"
+    engines: tuple[str, ...] = ("torch",)
+    pixel_router: str | None = None
     warmup: int = 20
     repeats: int = 5
     images: int = 8
     device: str | None = None
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise KeepADError(f"there is no engine called {self.engine!r}; choose one of {', '.join(ENGINES)}.")
+        for engine in self.engines:
+            if engine.partition(":")[0] not in ENGINES:
+                raise KeepADError(f"there is no engine called {engine!r}; choose one of {', '.join(ENGINES)}.")
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise KeepADError(f"{dtype!r} cannot be timed; choose one of {', '.join(DTYPES)}.")
@@ -83,19 +89,26 @@ class Plan:
             operating_point(name)
         for name in self.backbones:
             spec_of(name)
-        if not (self.backbones and self.batches and self.dtypes and self.threads != ()):
-            raise KeepADError("backbones, batch sizes, threads and dtypes must each name at least one.")
+        if not (self.backbones and self.batches and self.dtypes and self.engines and self.threads != ()):
+            raise KeepADError("backbones, batch sizes, threads, dtypes and engines must each name at least one.")
         least = min(*self.batches, *(self.threads or (1,)), self.repeats, self.images)
         if least < 1 or self.warmup < 0:
             raise KeepADError("batch sizes, threads, repeats and images must be at least 1, and warm-ups at least 0.")
 
     def operating_points(self) -> list[OperatingPoint]:
         """Dense first, then the others as they were asked for, each one once."""
-        return [operating_point(name) for name in dict.fromkeys(("dense", *self.points))]
+        named = dict.fromkeys(("dense", *self.points))
+        return [with_pixel_router(name, None if name == "dense" else self.pixel_router) for name in named]
+
+    def contestants(self) -> list[tuple[str, OperatingPoint]]:
+        """Engines and operating points that take turns; dense in torch first, because ratios need it."""
+        points = self.operating_points()
+        every = [("torch", points[0]), *((engine, point) for engine in self.engines for point in points)]
+        return list(dict.fromkeys(every))
 
     def passes(self, images: int) -> int:
         """Forward passes of the whole plan with that many different images in a repeat."""
-        variants = len(self.backbones) * len(self.dtypes) * len(self.threads or (0,)) * len(self.operating_points())
+        variants = len(self.backbones) * len(self.dtypes) * len(self.threads or (0,)) * len(self.contestants())
         return variants * sum(self.warmup + self.repeats * -(-images // batch) + 1 for batch in self.batches)
 
 
@@ -121,14 +134,14 @@ class Record:
     Attributes:
         backbone: Name of the backbone.
         weights: "pretrained", or "random" where no checkpoint comes with the package.
-        engine: What ran the network.
-        dtype: Precision of weights and features.
+        engine: What ran the network, with its precision unless that is fp32 or torch's own.
+        dtype: Precision of torch's weights and features.
         batch: Images that shared one pass.
         threads: CPU threads.
         point: Operating point.
         median_ms: Median over the repeats.
         iqr_ms: Range of the middle half of the repeats.
-        ratio_to_dense: Dense median over this median; above 1 is faster than dense.
+        ratio_to_dense: Median of dense in torch over this median; above 1 is faster than that.
         ratio_per_round: Median of the same ratio taken within each repeat.
         flops: Mean over the images, counted from the tokens that ran.
         flops_ratio: Dense FLOPs over these.
@@ -137,6 +150,7 @@ class Record:
         stages: Milliseconds of each stage.
         keep_shallow: Mean share of patches alive after the shallow router.
         keep: Mean share alive after the deep router.
+        keep_pixels: Mean share of patches that entered block 1.
     """
 
     backbone: str
@@ -157,6 +171,7 @@ class Record:
     stages: dict[str, float]
     keep_shallow: float
     keep: float
+    keep_pixels: float
 
 
 @dataclass(frozen=True)
@@ -183,19 +198,14 @@ def pictures(folder: str | Path | None = None, count: int = 8) -> Pictures:
     if folder is None:
         from keepad.demo import demo_images  # painting them takes seconds, which nothing else here needs
 
-        demos = _spread(demo_images(), count)
+        demos = spread(demo_images(), count)
         return Pictures("demo", tuple(demo.name for demo in demos), tuple(demo.image for demo in demos))
     root = Path(folder)
     if not root.is_dir():
         raise KeepADError(f"'{folder}' is no folder; give one that holds images.")
-    paths = _spread(find_images([root]), count)
+    paths = spread(find_images([root]), count)
     names = tuple(path.relative_to(root).as_posix() for path in paths)
     return Pictures(Path(os.path.abspath(root)).name, names, tuple(read_image(path) for path in paths))
-
-
-def _spread(items: Sequence[Any], count: int) -> list[Any]:
-    count = min(count, len(items))
-    return [items[i * len(items) // count] for i in range(count)]
 
 
 def run(
@@ -226,25 +236,41 @@ def _detector(name: str, device: torch.device, say: Say) -> tuple[KeepAD, str]:
 
 
 def run_model(
-    model: KeepAD, plan: Plan, images: Pictures, *, weights: str, advance: Callable[[], None] = lambda: None
+    model: KeepAD,
+    plan: Plan,
+    images: Pictures,
+    *,
+    weights: str,
+    advance: Callable[[], None] = lambda: None,
+    engine: Callable[[str, int], EngineDetector] | None = None,
 ) -> Iterator[list[Record]]:
-    """Records of one detector, for each dtype, number of threads and batch size of the plan."""
-    points = plan.operating_points()
+    """Records of one detector, for each dtype, number of threads and batch size of the plan.
+
+    Args:
+        model: The detector.
+        plan: What to time.
+        images: What to time it on.
+        weights: "pretrained" or "random".
+        advance: Called after every forward pass.
+        engine: Gives the exported detector for an engine of the plan and a number of threads; exported where the
+            user's cache is if None.
+    """
+    engine = engine or _exporting(model)
     for dtype in plan.dtypes:
         _require_dtype(dtype, model.device)
         cast = model if DTYPES[dtype] == model.head.patch.dtype else copy.deepcopy(model).to(DTYPES[dtype])
         for threads in plan.threads or (torch.get_num_threads(),):
+            others = {name: engine(name, threads) for name in plan.engines if name != "torch"}
             for batch in plan.batches:
                 with _using_threads(threads):
-                    inputs = _batches(cast, images.images, batch)
-                    timings = measure(cast, points, inputs, plan.warmup, plan.repeats, advance)
-                setting = {
-                    "weights": weights,
-                    "engine": plan.engine,
-                    "dtype": dtype,
-                    "batch": batch,
-                    "threads": threads,
-                }
+                    runners = [
+                        TorchRunner(cast, point, images.images, batch)
+                        if name == "torch"
+                        else EngineRunner(name, others[name], model, point, images.images, batch)
+                        for name, point in plan.contestants()
+                    ]
+                    timings = measure(runners, plan.warmup, plan.repeats, advance)
+                setting = {"weights": weights, "dtype": dtype, "batch": batch, "threads": threads}
                 yield [_record(model.backbone.name, timing, timings[0], setting) for timing in timings]
 
 
@@ -273,80 +299,198 @@ def _using_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _batches(model: KeepAD, images: Sequence[Image.Image], batch: int) -> list[Tensor]:
-    """(batch, 3, H, W) inputs in the model's precision; the last one is filled from the beginning."""
-    pixels = np.stack([to_input(image, model.image_size) for image in images])
-    ready = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(model.device, model.head.patch.dtype) / 255
-    take = torch.arange(-(-len(images) // batch) * batch, device=model.device) % len(images)
-    return list(ready[take].contiguous().split(batch))
+def _exporting(model: KeepAD) -> Callable[[str, int], EngineDetector]:
+    """Engines of a detector, exported to the cache when they are first asked for."""
+
+    def engine(name: str, threads: int) -> EngineDetector:
+        kind, _, precision = name.partition(":")
+        folder = exported(model, kind, precision or "fp32", say=say_on_stderr)
+        return load_engine(folder, model.point, threads=threads)
+
+    return engine
+
+
+class Runner(ABC):
+    """One of those that take turns: an engine at an operating point, with its batches ready.
+
+    Attributes:
+        engine: What runs the network.
+        point: The operating point.
+        batches: How many batches there are.
+        images: How many images they hold together.
+    """
+
+    engine: str
+    point: OperatingPoint
+    batches: int
+    images: int
+
+    @abstractmethod
+    def run(self, batch: int, stages: Stages) -> Sequence[Outcome | Finding]:
+        """One pass."""
+
+    @abstractmethod
+    def flops(self, outcome: Outcome | Finding) -> int:
+        """FLOPs that led to an outcome."""
+
+    def peak_memory(self) -> float | None:
+        """Megabytes that a pass over the first batch holds at its peak, or None where no one keeps count."""
+        return _peak_memory(lambda: self.run(0, Stages()))
+
+
+class TorchRunner(Runner):
+    """A detector that torch runs.
+
+    Args:
+        model: The detector.
+        point: The operating point.
+        images: RGB images of any size.
+        batch: Images in a pass.
+    """
+
+    engine = "torch"
+
+    def __init__(self, model: KeepAD, point: OperatingPoint, images: Sequence[Image.Image], batch: int) -> None:
+        self.point, self._model = point, model
+        self._pixels = _batches(images, model.image_size, batch)
+        self._inputs = [
+            torch.from_numpy(part).permute(0, 3, 1, 2).to(model.device, model.head.patch.dtype) / 255
+            for part in self._pixels
+        ]
+        self.batches, self.images = len(self._pixels), sum(map(len, self._pixels))
+
+    def run(self, batch: int, stages: Stages) -> Sequence[Outcome | Finding]:
+        """One pass."""
+        model, stages.wait = self._model, _waiting(self._model.device)
+        thinned = model.thin(self._pixels[batch], self.point, stages)
+        prefix = model.prefix(self._inputs[batch], stages, thinned)
+        return model.finish(prefix, self.point, model.image_size, stages, thinned)
+
+    def flops(self, outcome: Outcome | Finding) -> int:
+        """FLOPs that led to an outcome."""
+        return count_flops(self._model, outcome, self.point).total
+
+    def peak_memory(self) -> float | None:
+        """Megabytes that a pass over the first batch holds at its peak, or None where no one keeps count."""
+        device = self._model.device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            self.run(0, Stages())
+            return (torch.cuda.max_memory_allocated(device) - before) / 1e6
+        return super().peak_memory() if device.type == "cpu" else None
+
+
+class EngineRunner(Runner):
+    """An exported detector.
+
+    Args:
+        engine: What runs it.
+        detector: The exported detector.
+        model: The one that it was made from, whose sizes give the FLOPs.
+        point: The operating point.
+        images: RGB images of any size.
+        batch: Images in a pass.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        detector: EngineDetector,
+        model: KeepAD,
+        point: OperatingPoint,
+        images: Sequence[Image.Image],
+        batch: int,
+    ) -> None:
+        self.engine, self.point, self._detector, self._model = engine, point, detector, model
+        self._inputs = _batches(images, model.image_size, batch)
+        self.batches, self.images = len(self._inputs), sum(map(len, self._inputs))
+
+    def run(self, batch: int, stages: Stages) -> Sequence[Outcome | Finding]:
+        """One pass."""
+        return self._detector.find(self._inputs[batch], [self.point], stages)[self.point.name]
+
+    def flops(self, outcome: Outcome | Finding) -> int:
+        """FLOPs that led to an outcome."""
+        return count_flops(self._model, outcome, self.point).total
+
+
+def _batches(images: Sequence[Image.Image], size: tuple[int, int], batch: int) -> list[np.ndarray]:
+    """(batch, H, W, 3) uint8 inputs; the last one is filled from the beginning."""
+    pixels = [to_input(image, size) for image in images]
+    count = -(-len(images) // batch) * batch
+    return [
+        np.stack([pixels[number % len(pixels)] for number in range(start, start + batch)])
+        for start in range(0, count, batch)
+    ]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Measurements of one operating point.
+    """Measurements of one engine at one operating point.
 
     Attributes:
+        engine: What ran the network.
         point: The operating point.
         ms: (repeats,) milliseconds an image.
         stages: (repeats, stages) the same by stage.
         flops: Mean over the images.
         keep_shallow: Mean share of patches after the shallow router.
         keep: Mean share after the deep router.
+        keep_pixels: Mean share that entered block 1.
         peak_memory_mb: Most memory that a pass held, or None.
     """
 
+    engine: str
     point: OperatingPoint
     ms: np.ndarray
     stages: np.ndarray
     flops: float
     keep_shallow: float
     keep: float
+    keep_pixels: float
     peak_memory_mb: float | None
 
 
 @torch.inference_mode()
 def measure(
-    model: KeepAD,
-    points: Sequence[OperatingPoint],
-    batches: Sequence[Tensor],
-    warmup: int,
-    repeats: int,
-    advance: Callable[[], None] = lambda: None,
+    runners: Sequence[Runner], warmup: int, repeats: int, advance: Callable[[], None] = lambda: None
 ) -> list[Timing]:
-    """Timings of the points, in their order, from passes that take turns; batches: (B, 3, H, W) each, all alike."""
-    for turn in schedule(len(points), warmup, 1):
-        _timed_pass(model, batches[turn.repeat % len(batches)], points[turn.point])
+    """Timings of the runners, in their order, from passes that take turns; their batches are alike."""
+    count, batches = len(runners), runners[0].batches
+    for turn in schedule(count, warmup, 1):
+        _timed_pass(runners[turn.point], turn.repeat % batches)
         advance()
-    seconds = np.zeros((len(points), repeats))
-    stages = np.zeros((len(points), repeats, len(STAGES)))
-    spent: list[list[tuple[int, float, float]]] = [[] for _ in points]
+    seconds = np.zeros((count, repeats))
+    stages = np.zeros((count, repeats, len(STAGES)))
+    spent: list[list[tuple[float, ...]]] = [[] for _ in runners]
     with _without_garbage_collection():
-        for turn in schedule(len(points), repeats, len(batches)):
-            point = points[turn.point]
-            taken, marks, outcomes = _timed_pass(model, batches[turn.batch], point)
+        for turn in schedule(count, repeats, batches):
+            runner = runners[turn.point]
+            taken, marks, outcomes = _timed_pass(runner, turn.batch)
             seconds[turn.point, turn.repeat] += taken
             stages[turn.point, turn.repeat] += [marks.seconds.get(stage, 0.0) for stage in STAGES]
             if turn.repeat == 0:  # later repeats prune the same images alike
-                spent[turn.point] += [_tokens_spent(model, outcome, point) for outcome in outcomes]
+                spent[turn.point] += [_tokens_spent(runner, outcome) for outcome in outcomes]
             advance()
-    to_ms = 1e3 / sum(len(batch) for batch in batches)
     timings = []
-    for i, point in enumerate(points):
-        flops, keep_shallow, keep = (float(value) for value in np.mean(spent[i], axis=0))
-        peak = _peak_memory(model, batches[0], point)
+    for i, runner in enumerate(runners):
+        flops, shallow, final, pixels = (float(value) for value in np.mean(spent[i], axis=0))
+        to_ms = 1e3 / runner.images
+        peak = runner.peak_memory()
         advance()
-        timings.append(Timing(point, seconds[i] * to_ms, stages[i] * to_ms, flops, keep_shallow, keep, peak))
+        measured = (seconds[i] * to_ms, stages[i] * to_ms, flops, shallow, final, pixels, peak)
+        timings.append(Timing(runner.engine, runner.point, *measured))
     return timings
 
 
-def _timed_pass(model: KeepAD, batch: Tensor, point: OperatingPoint) -> tuple[float, Stages, list[Outcome]]:
+def _timed_pass(runner: Runner, batch: int) -> tuple[float, Stages, Sequence[Outcome | Finding]]:
     """Seconds of one pass, the same by stage, and what came of it."""
-    on_gpu = batch.device.type == "cuda"
-    if on_gpu:
-        torch.cuda.synchronize(batch.device)
-    stages = Stages(_waiting(model.device))
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    stages = Stages()
     start = time.perf_counter()
-    outcomes = model.finish(model.prefix(batch, stages), point, model.image_size, stages)
+    outcomes = runner.run(batch, stages)
     return time.perf_counter() - start, stages, outcomes
 
 
@@ -354,10 +498,12 @@ def _waiting(device: torch.device) -> Callable[[], None] | None:
     return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
 
 
-def _tokens_spent(model: KeepAD, outcome: Outcome, point: OperatingPoint) -> tuple[int, float, float]:
-    patches = outcome.patch_map.numel()
-    kept_shallow, kept = len(outcome.survivors_shallow) / patches, len(outcome.survivors) / patches
-    return count_flops(model, outcome, point).total, kept_shallow, kept
+def _tokens_spent(runner: Runner, outcome: Outcome | Finding) -> tuple[float, ...]:
+    """FLOPs of a pass, and the shares of patches after the shallow router, after the deep one, and before both."""
+    patches = outcome.patch_map.shape[0] * outcome.patch_map.shape[1]
+    embedded = patches if outcome.thinned is None else len(outcome.thinned.index)
+    counts = (len(outcome.survivors_shallow), len(outcome.survivors), embedded)
+    return runner.flops(outcome), *(count / patches for count in counts)
 
 
 @contextmanager
@@ -373,25 +519,18 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _peak_memory(model: KeepAD, batch: Tensor, point: OperatingPoint) -> float | None:
-    """Megabytes that one pass held at its peak beyond what was there before it, or None where no one keeps count.
+def _peak_memory(one_pass: Callable[[], object]) -> float | None:
+    """Megabytes that one pass on the CPU held at its peak beyond what was there before it.
 
-    A GPU's allocator counts for itself. On Linux the kernel does: it keeps the highest resident size of a process and
-    lets the process reset it, so nothing falls between two samples. Freed memory is given back first, since a pass that
-    only fills old holes would seem to need nothing. Other systems have a highest size that cannot be reset: None.
+    On Linux the kernel keeps the highest resident size of a process and lets the process reset it, so nothing falls
+    between two samples. Freed memory is given back first, since a pass that only fills old holes would seem to need
+    nothing. Other systems have a highest size that cannot be reset: None.
     """
-    if batch.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(batch.device)
-        before = torch.cuda.memory_allocated(batch.device)
-        _timed_pass(model, batch, point)
-        return (torch.cuda.max_memory_allocated(batch.device) - before) / 1e6
-    if batch.device.type != "cpu":
-        return None
     try:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         resident = _status("VmRSS")
-        _timed_pass(model, batch, point)
+        one_pass()
         return max(0, _status("VmHWM") - resident) * 1024 / 1e6
     except (OSError, AttributeError, TypeError):  # no /proc, not allowed to reset, or another C library
         return None
@@ -409,6 +548,7 @@ def _record(backbone: str, timing: Timing, dense: Timing, setting: dict[str, Any
     quarter, three_quarters = np.percentile(timing.ms, (25, 75))
     return Record(
         backbone=backbone,
+        engine=timing.engine,
         point=timing.point.name,
         median_ms=median,
         iqr_ms=float(three_quarters - quarter),
@@ -421,6 +561,7 @@ def _record(backbone: str, timing: Timing, dense: Timing, setting: dict[str, Any
         stages=dict(zip(STAGES, (float(ms) for ms in np.median(timing.stages, axis=0)), strict=True)),
         keep_shallow=timing.keep_shallow,
         keep=timing.keep,
+        keep_pixels=timing.keep_pixels,
         **setting,
     )
 
@@ -464,6 +605,7 @@ _COLUMNS = (
     "batch",
     "threads",
     "dtype",
+    "engine",
     "point",
     "ms",
     "IQR",
@@ -477,7 +619,7 @@ _COLUMNS = (
 
 def _setting_cells(record: Record) -> list[str]:
     name = record.backbone if record.weights == "pretrained" else f"{record.backbone} ({record.weights})"
-    return [name, str(record.batch), str(record.threads), record.dtype, record.point]
+    return [name, str(record.batch), str(record.threads), record.dtype, record.engine, record.point]
 
 
 def _cells(record: Record) -> list[str]:
@@ -489,8 +631,13 @@ def _cells(record: Record) -> list[str]:
         f"{record.flops_ratio:.2f}",
         f"{record.realised:.0%}",
         "-" if record.peak_memory_mb is None else f"{record.peak_memory_mb:.0f}",
-        f"{record.keep_shallow:.0%} / {record.keep:.0%}",
+        " / ".join(f"{share:.0%}" for share in _shares(record)),
     ]
+
+
+def _shares(record: Record) -> list[float]:
+    """Patches after each router; that of the pixels is only told of where it dropped something."""
+    return [*([record.keep_pixels] if record.keep_pixels < 1 else []), record.keep_shallow, record.keep]
 
 
 def _stage_cells(record: Record) -> list[str]:
@@ -500,14 +647,14 @@ def _stage_cells(record: Record) -> list[str]:
 def tables(records: Iterable[Record]) -> list[Table]:
     """Two tables for a terminal for each setting: times against dense, and the time of each stage."""
     found = []
-    for setting, group in groupby(records, key=lambda record: tuple(_setting_cells(record)[:4])):
-        name, batch, threads, dtype = setting
-        title = f"{name}, batch {batch}, {threads} threads, {dtype}: milliseconds an image"
-        times = Table(*(_COLUMNS[4:]), title=f"{title}, against dense in the same run", title_justify="left")
+    for setting, group in groupby(records, key=lambda record: tuple(_setting_cells(record)[:5])):
+        name, batch, threads, dtype, engine = setting
+        title = f"{name}, {engine}, batch {batch}, {threads} threads, {dtype}: milliseconds an image"
+        times = Table(*(_COLUMNS[5:]), title=f"{title}, against dense in the same run", title_justify="left")
         stages = Table("point", *STAGES, title=f"{title}, by stage", title_justify="left")
         for record in group:
-            times.add_row(*_cells(record)[4:])
-            stages.add_row(*_stage_cells(record)[4:])
+            times.add_row(*_cells(record)[5:])
+            stages.add_row(*_stage_cells(record)[5:])
         for table in (times, stages):
             for column in table.columns[1:]:
                 column.justify, column.no_wrap = "right", True
@@ -523,11 +670,12 @@ def to_markdown(records: Sequence[Record], settings: dict[str, Any]) -> str:
         f"Made by `{settings['command']}`.",
         f"{where}, {machine['cores']} cores, torch {machine['torch']}; {settings['warmup']} warm-ups, "
         f"{settings['repeats']} repeats of {images['per_repeat']} images ({images['source']}); medians, all points "
-        "interleaved in one process. x dense and x FLOPs say how many times faster and cheaper than dense; realised is "
-        "their quotient; peak MB is what a pass holds besides weights and input; keep is after each router.",
+        "interleaved in one process. x dense and x FLOPs say how many times faster and cheaper than dense in torch; "
+        "realised is their quotient; peak MB is what a pass holds besides weights and input; "
+        "keep: patches after each router, that of the pixels first where it dropped any.",
         _markdown_table(_COLUMNS, [_cells(record) for record in records]),
         "Milliseconds an image by stage:",
-        _markdown_table((*_COLUMNS[:5], *STAGES), [_stage_cells(record) for record in records]),
+        _markdown_table((*_COLUMNS[:6], *STAGES), [_stage_cells(record) for record in records]),
     ]
     return "\n\n".join(paragraphs) + "\n"
 

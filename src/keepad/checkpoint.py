@@ -14,7 +14,7 @@ from torch import Tensor
 
 from keepad.errors import KeepADError
 from keepad.files import replacing
-from keepad.presets import Calibration, Placement, Reading
+from keepad.presets import Calibration, Placement, Reading, with_tuples
 
 _KEY = "keepad"
 _FORMAT = 2
@@ -63,10 +63,10 @@ class CheckpointInfo:
                     f"{path} has checkpoint format {found}, but this version of KeepAD reads format {_FORMAT}; "
                     "use the version that wrote it, or train it anew."
                 )
-            placement = _with_tuples(fields.pop("placement"))
+            placement = with_tuples(fields.pop("placement"))
             for key in ("image_size", "mean", "std"):
                 fields[key] = tuple(fields[key])
-            calibration = Calibration(**_with_tuples(fields.pop("calibration")))
+            calibration = Calibration(**with_tuples(fields.pop("calibration")))
             readings = tuple(Reading(**reading) for reading in fields.pop("readings"))
             if len(readings) != len(placement["head_layers"]):
                 raise ValueError("one reading for each head layer")
@@ -75,11 +75,6 @@ class CheckpointInfo:
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise KeepADError(f"{path} carries a description that cannot be read; get the checkpoint again.") from error
-
-
-def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
 
 
 def write_checkpoint(path: str | Path, tensors: dict[str, Tensor], info: CheckpointInfo) -> None:

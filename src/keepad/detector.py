@@ -16,7 +16,8 @@ from PIL import Image
 from keepad.ahead import ahead
 from keepad.errors import ImageError, KeepADError
 from keepad.images import find_images, read_image, to_input
-from keepad.prediction import Prediction
+from keepad.pixels import Thinned
+from keepad.prediction import Certificate, Prediction
 from keepad.presets import Calibration, OperatingPoint
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Finding:
         survivors_shallow: Grid indices alive after the shallow router, ascending.
         survivors: Grid indices alive after the deep router, ascending.
         evidence: E(I), or None where the deep router did not run.
+        thinned: What the pixel router decided, or None where it did not run.
     """
 
     score: float
@@ -67,6 +69,7 @@ class Finding:
     survivors_shallow: np.ndarray
     survivors: np.ndarray
     evidence: float | None
+    thinned: Thinned | None = None
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,7 @@ class Detector(ABC):
             survivors_shallow=finding.survivors_shallow,
             survivors=finding.survivors,
             evidence=finding.evidence,
+            certificate=None if finding.thinned is None else Certificate.of(finding.thinned),
             point=self.point.name,
             image=one.pixels,
             image_size=one.size,

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import nn
 
 from keepad.backbone import Backbone
+from keepad.budgets import on_lattice
+from keepad.detector import Finding
 from keepad.model import KeepAD, Outcome
 from keepad.presets import OperatingPoint, Placement
-from keepad.unlikeness import landmarks
 
 
 @dataclass(frozen=True)
@@ -102,18 +104,21 @@ def patches_entering(place: Placement, grid: int, shallow: int, deep: int, *, ea
     return [grid if layer < place.shallow else shallow if layer < place.deep else deep for layer in range(1, last + 1)]
 
 
-def count_flops(model: KeepAD, outcome: Outcome, point: OperatingPoint) -> Flops:
+def count_flops(model: KeepAD, outcome: Outcome | Finding, point: OperatingPoint) -> Flops:
     """FLOPs that the pass at `point` which led to `outcome` spent on that image."""
-    grid, shallow, deep = outcome.patch_map.numel(), len(outcome.survivors_shallow), len(outcome.survivors)
-    entering = patches_entering(model.placement, grid, shallow, deep, early_exit=point.early_exit)
-    embed, linear, attention = backbone_flops(shape_of(model.backbone), grid, entering)
+    rows, columns = outcome.patch_map.shape
+    grid, shallow, deep = rows * columns, len(outcome.survivors_shallow), len(outcome.survivors)
+    embedded = grid if outcome.thinned is None else len(outcome.thinned.index)
+    entering = patches_entering(model.placement, embedded, shallow, deep, early_exit=point.early_exit)
+    embed, linear, attention = backbone_flops(shape_of(model.backbone), embedded, entering)
     width = model.backbone.width
     selectors = 0
     # A selector carries its key back through the query once; after that, a score is one product of vectors.
     if point.shallow is not None:
-        selectors += 2 * _linear_weights(model.shallow) + 2 * grid * width
+        selectors += 2 * _linear_weights(model.shallow) + 2 * embedded * width
         if model.shallow.unlike is not None:
-            selectors += 2 * grid * landmarks((outcome.patch_map.shape[0], outcome.patch_map.shape[1])) * width
+            index = np.arange(grid) if outcome.thinned is None else outcome.thinned.index
+            selectors += 2 * embedded * int(on_lattice(index, (rows, columns)).sum()) * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(model.deep) + 2 * 2 * shallow * width
     head = 2 * shallow**2 * width if model.reads_entry(point) else 0

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -32,6 +32,8 @@ _TURNS = {
 }
 # Floats may miss [0, 1] by a rounding error.
 _TOLERANCE = 1e-4
+
+T = TypeVar("T")
 
 
 def read_image(source: Any) -> Image.Image:
@@ -101,6 +103,12 @@ def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
             # Not resolved: a link in a folder is an image of its own.
             found.setdefault(os.path.abspath(file), file)
     return list(found.values())
+
+
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """At most `count` of the items, spread evenly over them."""
+    count = min(count, len(items))
+    return [items[number * len(items) // count] for number in range(count)]
 
 
 def _images_below(folder: Path) -> list[Path]:

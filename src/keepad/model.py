@@ -18,6 +18,7 @@ from keepad.backbone.weights import digest_of
 from keepad.detector import Detector, Finding, ImageSource, Stages
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
+from keepad.pixels import Thinned, thin
 from keepad.prediction import Prediction
 from keepad.presets import Calibration, DeepBudget, OperatingPoint, Placement, ShallowBudget, operating_point
 from keepad.recovery import Known, recover, upsample
@@ -72,6 +73,7 @@ class Outcome:
         survivors_shallow: Grid indices alive after the shallow router, ascending.
         survivors: Grid indices alive after the deep router, ascending.
         evidence: E(I), or None where the deep router did not run.
+        thinned: What the pixel router decided, or None where it did not run.
     """
 
     score: Tensor
@@ -80,6 +82,7 @@ class Outcome:
     survivors_shallow: Tensor
     survivors: Tensor
     evidence: float | None
+    thinned: Thinned | None = None
 
     def finding(self) -> Finding:
         """The same on the CPU and without torch."""
@@ -90,6 +93,7 @@ class Outcome:
             survivors_shallow=self.survivors_shallow.cpu().numpy(),
             survivors=self.survivors.cpu().numpy(),
             evidence=self.evidence,
+            thinned=self.thinned,
         )
 
 
@@ -158,9 +162,28 @@ class KeepAD(nn.Module, Detector):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
-    def prefix(self, images: Tensor, stages: Stages | None = None) -> Tokens:
-        """Tokens that enter the shallow router, from (B, 3, H, W) in [0, 1]; every operating point shares them."""
-        tokens = self.backbone.embed(images)
+    def thin(self, pixels: np.ndarray, point: OperatingPoint, stages: Stages) -> list[Thinned] | None:
+        """What the pixel router decides for each image, (B, H, W, 3) uint8; None where the point has none."""
+        if point.pixels is None:
+            return None
+        found = [thin(one, self.backbone.patch, point.pixels) for one in pixels]
+        stages.mark("routing")
+        return found
+
+    def prefix(self, images: Tensor, stages: Stages | None = None, thinned: Sequence[Thinned] | None = None) -> Tokens:
+        """Tokens that enter the shallow router, from (B, 3, H, W) in [0, 1]; operating points can share them.
+
+        Args:
+            images: The images.
+            stages: Where time is booked.
+            thinned: What the pixel router decided for each of them; all patches if None.
+        """
+        if thinned is None:
+            tokens = self.backbone.embed(images)
+        else:
+            tokens = self.backbone.embed_some(
+                images, [torch.from_numpy(one.index).to(images.device) for one in thinned]
+            )
         if stages:
             stages.mark("embed")
         tokens = self.backbone.run(tokens, 1, self.placement.shallow - 1)
@@ -169,24 +192,39 @@ class KeepAD(nn.Module, Detector):
         return tokens
 
     def finish(
-        self, tokens: Tokens, point: OperatingPoint, size: tuple[int, int], stages: Stages | None = None
+        self,
+        tokens: Tokens,
+        point: OperatingPoint,
+        size: tuple[int, int],
+        stages: Stages | None = None,
+        thinned: Sequence[Thinned] | None = None,
     ) -> list[Outcome]:
         """Outcomes of a batch from the tokens that enter the shallow router."""
         stages = stages or Stages()
-        seen = self.look(tokens, point, stages)
+        seen = self.look(tokens, point, stages, thinned)
         verdicts = self.judge(seen.read, seen.survivors, tokens.grid, point, size, known=seen.known, stages=stages)
+        certificates = [None] * tokens.images if thinned is None else thinned
         return [
-            Outcome(*verdict, seen.survivors_shallow[b], seen.survivors[b], seen.evidence[b])
+            Outcome(*verdict, seen.survivors_shallow[b], seen.survivors[b], seen.evidence[b], certificates[b])
             for b, verdict in enumerate(verdicts)
         ]
 
-    def look(self, tokens: Tokens, point: OperatingPoint, stages: Stages | None = None) -> Sight:
+    def look(
+        self,
+        tokens: Tokens,
+        point: OperatingPoint,
+        stages: Stages | None = None,
+        thinned: Sequence[Thinned] | None = None,
+    ) -> Sight:
         """Both routers and all blocks that follow, from the tokens that enter the shallow router."""
         stages = stages or Stages()
         place = self.placement
+        owners: Sequence[Tensor | None] = [None] * tokens.images
+        if thinned is not None:
+            owners = [torch.from_numpy(one.owner).to(tokens.x.device) for one in thinned]
         scores: Sequence[Tensor | None] = [None] * tokens.images
         if point.shallow is not None:
-            tokens, scores = self._route_shallow(tokens, point.shallow)
+            tokens, scores = self._route_shallow(tokens, point.shallow, owners)
         live = tokens.per_image(tokens.index)
         stages.mark("routing")
         tokens = self.backbone.run(tokens, place.shallow, place.deep - 1)
@@ -199,7 +237,7 @@ class KeepAD(nn.Module, Detector):
         evidence: Sequence[float | None] = [None] * tokens.images
         if point.deep is not None:
             tokens, entry, risks, evidence = self._route_deep(tokens, entry, point.deep)
-        known = [Known(*one) for one in zip(scores, live, risks, strict=True)]
+        known = [Known(*one) for one in zip(scores, live, risks, owners, strict=True)]
         stages.mark("routing")
 
         last = place.exit if point.early_exit else place.head_layers[-1]
@@ -280,13 +318,17 @@ class KeepAD(nn.Module, Detector):
         # Only the direction of a prototype has a meaning under cosine, so its length must not scale the risk.
         return self.deep(x, F.normalize(self.head.patch[0], dim=-1), unlikeness)
 
-    def _route_shallow(self, tokens: Tokens, budget: ShallowBudget) -> tuple[Tokens, list[Tensor]]:
-        """The tokens that stay, and the standardised scores of all."""
+    def _route_shallow(
+        self, tokens: Tokens, budget: ShallowBudget, owners: Sequence[Tensor | None]
+    ) -> tuple[Tokens, list[Tensor]]:
+        """The tokens that stay, and the standardised scores of all cells, each that of its owner."""
         keep, scores = [], []
-        for x, index in zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True):
+        parts = zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), owners, strict=True)
+        for x, index, owner in parts:
             score = self.shallow(x, index, tokens.grid)
             keep.append(keep_shallow(score, index, tokens.grid, budget))
-            scores.append(standardised(score))
+            known = standardised(score)
+            scores.append(known if owner is None else known[torch.searchsorted(index, owner)])
         return tokens.gather(keep), scores
 
     def _route_deep(
@@ -320,11 +362,16 @@ class KeepAD(nn.Module, Detector):
         """What each operating point finds in each image of a batch, (B, H, W, 3) uint8 at input size."""
         stages = stages or Stages()
         images = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2).float() / 255
-        prefix = self.prefix(images, stages)
-        outcomes = {point.name: self.finish(prefix, point, self.image_size, stages) for point in points}
-        found = {name: [outcome.finding() for outcome in those] for name, those in outcomes.items()}
+        found = {}
+        for budget in dict.fromkeys(point.pixels for point in points):
+            same = [point for point in points if point.pixels == budget]
+            thinned = self.thin(pixels, same[0], stages)
+            prefix = self.prefix(images, stages, thinned)
+            for point in same:
+                outcomes = self.finish(prefix, point, self.image_size, stages, thinned)
+                found[point.name] = [outcome.finding() for outcome in outcomes]
         stages.mark("scoring")  # on a GPU, whatever was still under way
-        return found
+        return {point.name: found[point.name] for point in points}
 
     def digests(self) -> dict[str, str]:
         """Digests of head, selectors and calibration, and of the backbone."""

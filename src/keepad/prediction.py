@@ -9,6 +9,29 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from keepad.pixels import Thinned
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Proof that nothing was hidden in the patches that were never looked at, because a neighbour has the same pixels.
+
+    Attributes:
+        dropped: (d,) grid indices of those patches, ascending.
+        kept: (d,) the patch that stood for each of them.
+        bound: (d,) grey levels (of 255) by which any pixel of one may differ, in any channel, from any of the other.
+    """
+
+    dropped: np.ndarray
+    kept: np.ndarray
+    bound: np.ndarray
+
+    @staticmethod
+    def of(thinned: Thinned) -> Certificate:
+        """The certificate of what the pixel router decided."""
+        dropped = np.flatnonzero(thinned.owner != np.arange(len(thinned.owner)))
+        return Certificate(dropped, thinned.owner[dropped], thinned.bound[dropped])
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -21,6 +44,7 @@ class Prediction:
         survivors_shallow: Grid indices (row * columns + column, ascending) alive after the shallow router.
         survivors: Grid indices alive after the deep router; the physical survivors.
         evidence: E(I) of the deep router, or None where it did not run.
+        certificate: What was never looked at and why, or None where the pixel router did not run.
         image_threshold: Score from which `pred_label` is True, or None if unknown.
         pixel_threshold: Map value from which `pred_mask` is True, or None if unknown.
         timings: Seconds by stage, shared evenly among the images of a batch.
@@ -43,6 +67,7 @@ class Prediction:
     image_threshold: float | None = None
     pixel_threshold: float | None = None
     timings: dict[str, float] = field(default_factory=dict)
+    certificate: Certificate | None = None
 
     @property
     def pred_label(self) -> bool | None:
@@ -53,6 +78,12 @@ class Prediction:
     def pred_mask(self) -> np.ndarray | None:
         """(H, W) bool, or None while no threshold is known."""
         return None if self.pixel_threshold is None else self.anomaly_map >= self.pixel_threshold
+
+    @property
+    def keep_pixels(self) -> float:
+        """Share of all patch tokens that entered the first block."""
+        dropped = 0 if self.certificate is None else len(self.certificate.dropped)
+        return 1 - dropped / (self.grid[0] * self.grid[1])
 
     @property
     def keep_shallow(self) -> float:
@@ -75,6 +106,7 @@ class Prediction:
             "path": None if self.path is None else str(self.path),
             "pred_score": self.pred_score,
             "pred_label": self.pred_label,
+            "keep_pixels": self.keep_pixels,
             "keep_shallow": self.keep_shallow,
             "keep_final": self.keep_final,
             "evidence": self.evidence,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 from keepad.errors import KeepADError
 
@@ -75,6 +77,28 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class PixelBudget:
+    """What the pixel router takes for uniform.
+
+    Attributes:
+        tolerance: Grey levels (of 255) within which all pixels of a block must lie, in every channel.
+        noise: How many times the range of the image's quietest patches is added to that.
+        blocks: Sides of the blocks of which one patch stays, in patches.
+    """
+
+    tolerance: float = 8
+    noise: float = 0.0
+    blocks: tuple[int, ...] = (2,)
+
+    def __post_init__(self) -> None:
+        sides = sorted(self.blocks)
+        if not sides or sides[0] < 2 or any(large % small for small, large in pairwise(sides)):
+            raise KeepADError(f"sides of pixel blocks must be at least 2 and divide each other, not {self.blocks}.")
+        if self.tolerance < 0 or self.noise < 0:
+            raise KeepADError("the tolerance of the pixel router and its share of noise cannot be negative.")
+
+
+@dataclass(frozen=True)
 class ShallowBudget:
     """What the shallow router may keep.
 
@@ -128,6 +152,7 @@ class OperatingPoint:
         recovery: "same_block_first", "nearest", "zero" or "graded".
         score: "gated" (base and mid, mixed by the gate), "base", "mid", or "recovered_topk" (the control).
         smoothing: Sigma of a Gaussian on the map, in patches; 0 is off, None is what the checkpoint says.
+        pixels: What the pixel router takes for uniform, or None to embed every patch.
     """
 
     name: str
@@ -137,6 +162,7 @@ class OperatingPoint:
     recovery: str = "same_block_first"
     score: str = "gated"
     smoothing: float | None = None
+    pixels: PixelBudget | None = None
 
 
 def _pruned(name: str, rho: float, block: int, recovery: str) -> OperatingPoint:
@@ -154,6 +180,20 @@ POINTS: dict[str, OperatingPoint] = {
     "paper50": _pruned("paper50", 0.50, 2, "same_block_first"),
     "paper70": _pruned("paper70", 0.30, 2, "same_block_first"),
 }
+
+
+PIXELS = PixelBudget()
+PIXEL_ROUTER = ("on", "off")
+
+
+def with_pixel_router(point: str | OperatingPoint, choice: str | None) -> OperatingPoint:
+    """The point with its pixel router "on" or "off", or as it is if None."""
+    point = operating_point(point)
+    if choice is None:
+        return point
+    if choice not in PIXEL_ROUTER:
+        raise KeepADError(f"the pixel router is on or off, not {choice!r}.")
+    return replace(point, pixels=PIXELS if choice == "on" else None)
 
 
 def operating_point(point: str | OperatingPoint) -> OperatingPoint:
@@ -220,3 +260,8 @@ class Calibration:
     pixel_threshold: float | None = None
     smoothing: float = 0.0
     grades: tuple[float, float] = (0.0, 0.0)
+
+
+def with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields as they were before JSON, which knows no tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

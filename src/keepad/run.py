@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,24 +109,25 @@ def run_folder(
                 lines.flush()
                 advance()
 
+            painter = Painter()
+
             def on_error(source: ImageSource, error: KeepADError) -> None:
+                painter.finish()  # so that lines and pictures keep the order of the images
                 if report:
                     report.add_error(Path(str(source)), str(error))
                 book(_failed(Path(str(source)), error))
 
             def on_prediction(prediction: Prediction) -> None:
-                assert prediction.path is not None
-                if report:
-                    prediction.save(overlays / names[prediction.path])
-                    report.add(prediction)
                 row = prediction.to_dict()
-                book({**{key: row[key] for key in _COLUMNS}, "error": None})
+                line = {**{key: row[key] for key in _COLUMNS}, "error": None}
+                painter.submit(lambda: _paint(prediction, report, overlays, names), lambda: book(line))
 
-            try:
-                for prediction in detector.predict(paths, batch_size=batch_size, on_error=on_error):
-                    on_prediction(prediction)
-            except KeyboardInterrupt:
-                summary.interrupted = True
+            with painter:
+                try:
+                    for prediction in detector.predict(paths, batch_size=batch_size, on_error=on_error):
+                        on_prediction(prediction)
+                except KeyboardInterrupt:
+                    summary.interrupted = True
         if report:
             report.close()
     except OSError as error:
@@ -133,8 +137,60 @@ def run_folder(
     return summary
 
 
+_PICTURES_WAITING = 4
+
+
+class Painter:
+    """Draws and writes pictures in a thread of its own, while the network looks at the next images.
+
+    Each picture has something that is called once it is written, in the order of submission and in the caller's thread.
+    What drawing raises, a later call raises.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._waiting: deque[tuple[Future[None], Callable[[], None]]] = deque()
+
+    def __enter__(self) -> Painter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with nullcontext() if kind is None else suppress(Exception):  # the first error is the one to tell
+                self.finish()
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+
+    def submit(self, draw: Callable[[], None], written: Callable[[], None]) -> None:
+        """Draw soon; waits only while too many pictures are waiting."""
+        self._waiting.append((self._pool.submit(draw), written))
+        while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _PICTURES_WAITING):
+            self._take()
+
+    def finish(self) -> None:
+        """Wait for all that was submitted."""
+        while self._waiting:
+            self._take()
+
+    def _take(self) -> None:
+        future, written = self._waiting.popleft()
+        try:
+            future.result()
+        except BaseException:
+            self._waiting.clear()  # what comes after a picture that failed is not done either
+            raise
+        written()
+
+
+def _paint(prediction: Prediction, report: ReportWriter | None, overlays: Path, names: dict[Path, str]) -> None:
+    if report:
+        assert prediction.path is not None
+        prediction.save(overlays / names[prediction.path])
+        report.add(prediction)
+
+
 _LONGEST_NAME = 200  # bytes; file systems allow 255
-_COLUMNS = ("path", "pred_score", "pred_label", "keep_shallow", "keep_final", "evidence", "seconds")
+_COLUMNS = ("path", "pred_score", "pred_label", "keep_pixels", "keep_shallow", "keep_final", "evidence", "seconds")
 
 
 def _failed(path: Path, error: KeepADError) -> dict[str, Any]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from keepad.budgets import top_count
 from keepad.errors import KeepADError
 from keepad.presets import Calibration
 
 SCORES = ("gated", "base", "mid", "recovered_topk")
-
-
-def top_count(survivors: int, cells: int, calibration: Calibration) -> int:
-    """How many of the survivors make the patch evidence; at least one."""
-    tokens = survivors if calibration.top_of == "survivors" else cells
-    return min(survivors, max(1, math.ceil(calibration.top_fraction * tokens)))
 
 
 def top_mean(responses: Tensor, count: int) -> Tensor:

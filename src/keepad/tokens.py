@@ -40,7 +40,7 @@ class Tokens:
     @property
     def uniform(self) -> bool:
         """Whether all images are equally long, so that the batch is a plain (B, L, C) tensor."""
-        return len(set(self.counts)) == 1
+        return self.images == 1 or len(set(self.counts)) == 1
 
     @property
     def lengths(self) -> tuple[int, ...]:

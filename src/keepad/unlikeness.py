@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from keepad.budgets import on_lattice
+
 NEIGHBOURS = 10
 WINDOW = 5
-_STRIDE = 3  # landmarks stand in every third row and column, so that one patch in nine is one
 _NEAREST = 3  # landmarks that count
 
 
@@ -32,30 +33,41 @@ def unlikeness(
         neighbours: How many of the most similar patches count.
         window: Side of the square around a patch, in patches, in which no other one counts.
     """
+    near = _near(grid, window, features.device) if len(index) == grid[0] * grid[1] else near_of(index, grid, window)
+    return unlikeness_outside(features, near, neighbours=neighbours)
+
+
+def unlikeness_to_landmarks(
+    features: Tensor, index: Tensor, grid: tuple[int, int], landmarks: Tensor | None = None
+) -> Tensor:
+    """Unlikeness measured against one patch in nine, for a ninth of the cost, (n, C) -> (n,); 0 where none is alive.
+
+    Args:
+        features: (n, C) live patches of one image.
+        index: (n,) their grid indices, ascending.
+        grid: Rows and columns of the whole grid.
+        landmarks: Positions of the landmarks among them; found here if None.
+    """
+    if landmarks is None:
+        landmarks = on_lattice(index, grid).nonzero().squeeze(1)
+    near = near_of(index, grid, others=landmarks)
+    return unlikeness_outside(features, near, others=landmarks, neighbours=_NEAREST)
+
+
+def unlikeness_outside(
+    features: Tensor, near: Tensor, *, others: Tensor | None = None, neighbours: int = NEIGHBOURS
+) -> Tensor:
+    """Unlikeness of patches, (n, C) -> (n,), to those that are not near.
+
+    Args:
+        features: (n, C) live patches of one image.
+        near: (n, n) pairs that do not count, or (n, m) where only m others are asked.
+        others: (m,) positions of those, or None for all.
+        neighbours: How many of the most similar patches count.
+    """
     unit = F.normalize(features, dim=-1)
-    near = _near(grid, window, features.device) if len(index) == grid[0] * grid[1] else _near_of(index, grid, window)
-    cosine = (unit @ unit.T).masked_fill_(near, -torch.inf)
+    cosine = (unit @ (unit if others is None else unit[others]).T).masked_fill_(near, -torch.inf)
     return _far_from(cosine, neighbours)
-
-
-def unlikeness_to_landmarks(features: Tensor, index: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Unlikeness measured against one patch in nine, for a ninth of the cost, (n, C) -> (n,); 0 where none is alive."""
-    landmark = _on_lattice(index, grid).nonzero().squeeze(1)
-    unit = F.normalize(features, dim=-1)
-    near = _near_of(index, grid, WINDOW, landmark)
-    cosine = (unit @ unit[landmark].T).masked_fill_(near, -torch.inf)
-    return _far_from(cosine, _NEAREST)
-
-
-def landmarks(grid: tuple[int, int]) -> int:
-    """How many landmarks a whole grid has."""
-    return int(_on_lattice(torch.arange(grid[0] * grid[1]), grid).sum())
-
-
-def _on_lattice(index: Tensor, grid: tuple[int, int]) -> Tensor:
-    """(n,) whether a patch is a landmark."""
-    middle = _STRIDE // 2
-    return (index // grid[1] % _STRIDE == middle) & (index % grid[1] % _STRIDE == middle)
 
 
 def _far_from(cosine: Tensor, neighbours: int) -> Tensor:
@@ -65,7 +77,7 @@ def _far_from(cosine: Tensor, neighbours: int) -> Tensor:
     return torch.where(found, 1 - best, 0).sum(1) / found.sum(1).clamp(min=1)
 
 
-def _near_of(index: Tensor, grid: tuple[int, int], window: int, others: Tensor | None = None) -> Tensor:
+def near_of(index: Tensor, grid: tuple[int, int], window: int = WINDOW, others: Tensor | None = None) -> Tensor:
     """(n, n) whether two patches lie within each other's window; only columns `others` where they are given."""
     reach = window // 2
     row, column = index // grid[1], index % grid[1]
@@ -76,4 +88,4 @@ def _near_of(index: Tensor, grid: tuple[int, int], window: int, others: Tensor |
 @lru_cache(maxsize=4)
 def _near(grid: tuple[int, int], window: int, device: torch.device) -> Tensor:
     """The same for a whole grid, made once."""
-    return _near_of(torch.arange(grid[0] * grid[1], device=device), grid, window)
+    return near_of(torch.arange(grid[0] * grid[1], device=device), grid, window)

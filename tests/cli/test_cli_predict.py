@@ -20,7 +20,17 @@ from keepad import loading
 from keepad.cli import app, main
 from keepad.model import KeepAD
 
-COLUMNS = {"path", "pred_score", "pred_label", "keep_shallow", "keep_final", "evidence", "seconds", "error"}
+COLUMNS = {
+    "path",
+    "pred_score",
+    "pred_label",
+    "keep_pixels",
+    "keep_shallow",
+    "keep_final",
+    "evidence",
+    "seconds",
+    "error",
+}
 
 
 @pytest.fixture

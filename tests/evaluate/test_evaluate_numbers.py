@@ -144,15 +144,17 @@ def test_points_must_make_sense(tiny, dataset, tmp_path, points, sentence):
 
 def made_up(suite, cls, scores, *, seen=False, defects=(4, 8)):
     """A class of two normal and two anomalous images with these scores at dense; prune70 turns their order around."""
+    everything = {"keep_pixels": 1.0, "keep_shallow": 1.0, "keep": 1.0}
     rows = [
         {
             "key": f"{cls}/{number}",
             "label": int(number >= 2),
             "defect_tokens": tokens,
             "points": {
-                "dense": {"score": score, "keep_shallow": 1.0, "keep": 1.0, "defect_shallow": tokens, "defect": tokens},
+                "dense": {**everything, "score": score, "defect_shallow": tokens, "defect": tokens},
                 "prune70": {
                     "score": -score,
+                    "keep_pixels": 0.9,
                     "keep_shallow": 0.3,
                     "keep": 0.2,
                     "defect_shallow": min(2, tokens or 0),

@@ -6,6 +6,7 @@ linear layers see all tokens of the batch at once and attention stays inside eac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -70,6 +71,14 @@ class Backbone(nn.Module):
             )
         return height // rows, width // columns
 
+    def embed_some(self, images: Tensor, live: Sequence[Tensor]) -> Tokens:
+        """The tokens at the grid indices `live[b]` of each image, (B, 3, H, W) in [0, 1], as they enter block 1."""
+        grid = self.grid_of(*images.shape[-2:])
+        rows, columns = self.patch
+        cut = images.unflatten(3, (grid[1], columns)).unflatten(2, (grid[0], rows)).permute(0, 2, 4, 1, 3, 5)
+        patches = torch.cat([one.flatten(0, 1)[index].flatten(1) for one, index in zip(cut, live, strict=True)])
+        return self.embed_patches(patches, torch.cat(list(live)), grid, tuple(len(index) for index in live))
+
     def embed(self, images: Tensor) -> Tokens:
         """All tokens of `images`, (B, 3, H, W) in [0, 1], as they enter block 1."""
         grid = self.grid_of(*images.shape[-2:])
@@ -77,7 +86,7 @@ class Backbone(nn.Module):
         pixels = ((images - self._mean) / self._std).to(vit.patch_embed.proj.weight.dtype)
         x = vit.patch_embed(pixels).flatten(1, 2)
         prefix = [token.expand(len(x), -1, -1) for token in (vit.cls_token, vit.reg_token) if token is not None]
-        positions = self._positions(grid)
+        positions = self.positions(grid)
         if positions is None:
             x = torch.cat([*prefix, x], dim=1)
         elif vit.no_embed_class:
@@ -86,10 +95,52 @@ class Backbone(nn.Module):
             x = torch.cat([*prefix, x], dim=1) + positions
         return self.tokens_of(vit.norm_pre(x), grid)
 
+    def embed_patches(
+        self, patches: Tensor, index: Tensor, grid: tuple[int, int], counts: tuple[int, ...] | None = None
+    ) -> Tokens:
+        """The tokens of some patches as they enter block 1, each as `embed` would give it.
+
+        Args:
+            patches: (P, 3 * height * width) pixels in [0, 1], channel by channel, image after image.
+            index: (P,) their places on the grid, ascending in each image.
+            grid: Rows and columns of the whole grid.
+            counts: Patches of each image; those of one image if None.
+        """
+        vit = self.vit
+        weight = vit.patch_embed.proj.weight
+        pixels = (patches.unflatten(1, (3, -1)) - self._mean[:, :, 0]) / self._std[:, :, 0]
+        pixels = pixels.flatten(1).to(weight.dtype)
+        x = vit.patch_embed.norm(F.linear(pixels, weight.flatten(1), vit.patch_embed.proj.bias))
+        prefix = [token[0] for token in (vit.cls_token, vit.reg_token) if token is not None]
+        positions = self.positions(grid)
+        if positions is not None:
+            own = 0 if vit.no_embed_class else self.prefix
+            x = x + positions[0, own:][index]
+            if own:
+                prefix = [torch.cat(prefix) + positions[0, :own]]
+        parts = [x] if counts is None else list(x.split(list(counts)))
+        rows = torch.cat([part for patches_of_image in parts for part in (*prefix, patches_of_image)])
+        return self.tokens_at(vit.norm_pre(rows), index, grid, counts)
+
+    def tokens_at(
+        self, x: Tensor, index: Tensor, grid: tuple[int, int], counts: tuple[int, ...] | None = None
+    ) -> Tokens:
+        """Live tokens, from (T, C) packed features and the (P,) places of the patches; of one image without counts."""
+        counts = (x.shape[0] - self.prefix,) if counts is None else counts
+        rope = self._rotary(grid, 1)
+        if rope is not None:
+            first = torch.arange(self.prefix, device=index.device)
+            places = index.split(list(counts)) if len(counts) > 1 else (index,)
+            rope = rope[..., torch.cat([part for own in places for part in (first, own + self.prefix)]), :]
+        return Tokens(x, index, counts, grid, self.prefix, rope)
+
+    def _rotary(self, grid: tuple[int, int], batch: int) -> Tensor | None:
+        """Rotary rows of whole images, or None where the backbone has none."""
+        rotary = getattr(self.vit, "rope", None)
+        return None if rotary is None else _rotary_rows(rotary.get_embed(shape=list(grid)), self.prefix, batch)
+
     def tokens_of(self, x: Tensor, grid: tuple[int, int]) -> Tokens:
         """Tokens of whole images, from (B, prefix + N, C) features as they leave a block."""
-        rotary = getattr(self.vit, "rope", None)
-        rope = None if rotary is None else rotary.get_embed(shape=list(grid))
         batch, count = x.shape[0], grid[0] * grid[1]
         return Tokens(
             x=x.reshape(-1, x.shape[-1]),
@@ -97,10 +148,10 @@ class Backbone(nn.Module):
             counts=(count,) * batch,
             grid=grid,
             prefix=self.prefix,
-            rope=None if rope is None else _rotary_rows(rope, self.prefix, batch),
+            rope=self._rotary(grid, batch),
         )
 
-    def _positions(self, grid: tuple[int, int]) -> Tensor | None:
+    def positions(self, grid: tuple[int, int]) -> Tensor | None:
         """Absolute position embedding of a grid, (1, L, C); resampled once for every grid size met."""
         embedding = self.vit.pos_embed
         if embedding is None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, parts_of
+from keepad.cli.options import DeviceOption, PixelRouterOption, parts_of
 from keepad.errors import KeepADError
 
 
@@ -26,7 +26,14 @@ def benchmark(
     dtype: Annotated[
         str, typer.Option("--dtype", help="float32, bfloat16, or both, separated by a comma.")
     ] = "float32",
-    engine: Annotated[str, typer.Option("--engine", help="What runs the network: torch.")] = "torch",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            help="What runs the network, separated by commas: torch, openvino, onnx, openvino:int8.",
+        ),
+    ] = "torch",
+    pixel_router: PixelRouterOption = None,
     images: Annotated[
         Path | None, typer.Option("--images", help="Folder of images to time on; the demo images if left out.")
     ] = None,
@@ -50,7 +57,8 @@ def benchmark(
         batches=_numbers("--batch", batch),
         threads=None if threads is None else _numbers("--threads", threads),
         dtypes=tuple(parts_of(dtype)),
-        engine=engine,
+        engines=tuple(parts_of(engine)),
+        pixel_router=pixel_router,
         warmup=warmup,
         repeats=repeats,
         images=per_repeat,

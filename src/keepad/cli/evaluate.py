@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, ModelOption, WeightsOption, parts_of
+from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, WeightsOption, parts_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,6 +43,8 @@ def evaluate(
         bool, typer.Option("--fresh", help="Start over instead of going on with what is in the folder.")
     ] = False,
     cases: Annotated[bool, typer.Option("--cases/--no-cases", help="Write a page of best and worst images.")] = True,
+    pixel_router: PixelRouterOption = None,
+    engine: EngineOption = None,
     device: DeviceOption = None,
 ) -> None:
     """Measure how well operating points find defects in a labelled data set.
@@ -51,19 +53,20 @@ def evaluate(
     """
     from keepad.console import progress, stderr, stdout
     from keepad.data import read_dataset
+    from keepad.engines.opening import open_detector
     from keepad.errors import KeepADError
     from keepad.evaluate import evaluate, write_cases, write_plots
-    from keepad.loading import load
+    from keepad.presets import with_pixel_router
 
     def tell(line: str) -> None:
         stderr.print(line, soft_wrap=True, markup=False, highlight=False)
 
-    chosen = parts_of(points)
+    chosen = [with_pixel_router(point, pixel_router) for point in parts_of(points)]
     dataset = read_dataset(data, layout).select(
         suites=None if suites is None else parts_of(suites),
         classes=None if classes is None else parts_of(classes),
     )
-    detector = load(model, device=device, weights=weights)
+    detector = open_detector(model, engine=engine, device=device, weights=weights)
     try:
         results = evaluate(
             detector,

@@ -8,12 +8,20 @@ from typing import Annotated
 import typer
 
 ModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help="Checkpoint name or file; the bundled default if left out.")
+    str | None,
+    typer.Option("--model", "-m", help="Checkpoint, or a folder of keepad export; the bundled default if left out."),
 ]
 WeightsOption = Annotated[
     Path | None, typer.Option("--weights", help="Backbone weights to use instead of the cached or downloaded ones.")
 ]
 PointOption = Annotated[str, typer.Option("--point", "-p", help="Operating point: dense, prune30, prune50 or prune70.")]
+EngineOption = Annotated[
+    str | None, typer.Option("--engine", help="What runs the network: torch, openvino or onnx; torch if left out.")
+]
+PixelRouterOption = Annotated[
+    str | None,
+    typer.Option("--pixel-router", help="on or off: drop what the pixels prove redundant; as the point has it."),
+]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="For instance cpu or cuda:0; chosen by itself if left out.")
 ]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, ModelOption, PointOption, WeightsOption
+from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, PointOption, WeightsOption
 
 PathsArgument = Annotated[
     list[Path], typer.Argument(help="Images, or folders of images (all folders below are searched).")
@@ -29,18 +29,22 @@ def predict(
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Write overlays and the report's pictures.")
     ] = True,
+    pixel_router: PixelRouterOption = None,
+    engine: EngineOption = None,
     device: DeviceOption = None,
 ) -> None:
     """Say which images are defective, and where."""
     from rich.markup import escape
 
     from keepad.console import stderr, stdout
+    from keepad.engines.opening import open_detector
     from keepad.images import find_images
-    from keepad.loading import load
+    from keepad.presets import with_pixel_router
     from keepad.run import run_folder
 
     found = find_images(paths)
-    detector = load(model, point, device, weights=weights)
+    chosen = with_pixel_router(point, pixel_router)
+    detector = open_detector(model, chosen, engine=engine, device=device, weights=weights)
     if threshold is not None:
         detector.set_threshold(threshold)
     summary = run_folder(detector, found, out, batch_size=batch, pictures=images)

@@ -13,7 +13,7 @@ NOTHING = "–"
 
 _COLUMNS = (
     *("point", "I-AUROC (Δ)", "P-AUROC (Δ)", "I-AP", "P-AP", "I-F1", "P-F1", "PRO"),
-    *("DTR shallow", "DTR final", "CMR shallow", "CMR final", "keep shallow", "keep final"),
+    *("DTR shallow", "DTR final", "CMR shallow", "CMR final", "keep pixels", "keep shallow", "keep final"),
 )
 
 
@@ -114,6 +114,7 @@ def _main_rows(points: Sequence[str], averages: dict[str, Any], survival: dict[s
                 *(_with_delta(values[name], delta.get(name)) for name in ("i_auroc", "p_auroc")),
                 *(_number(values[name]) for name in ("i_ap", "p_ap", "i_f1", "p_f1", "pro")),
                 *_pooled(survival[point]),
+                _number(values["keep_pixels"]),
                 _number(values["keep_shallow"]),
                 _number(values["keep"]),
             ]

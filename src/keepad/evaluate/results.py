@@ -26,7 +26,7 @@ from keepad.metrics import Estimate, PixelResult, Survival, SurvivalRate, auroc,
 
 METRICS = (
     *("i_auroc", "p_auroc", "i_ap", "p_ap", "i_f1", "p_f1", "pro"),
-    *("dtr_shallow", "dtr", "cmr_shallow", "cmr", "keep_shallow", "keep"),
+    *("dtr_shallow", "dtr", "cmr_shallow", "cmr", "keep_pixels", "keep_shallow", "keep"),
 )
 REFERENCE = "dense"
 # Field of a row that counts the surviving defect tokens, by router.
@@ -106,6 +106,7 @@ def _record(outcome: ClassOutcome, point: str) -> dict[str, Any]:
         "dtr": final["dtr"],
         "cmr_shallow": shallow["cmr"],
         "cmr": final["cmr"],
+        "keep_pixels": _percent(_mean(values["keep_pixels"] for values in at_point)),
         "keep_shallow": _percent(_mean(values["keep_shallow"] for values in at_point)),
         "keep": _percent(_mean(values["keep"] for values in at_point)),
         "seen_in_training": outcome.seen,

@@ -272,6 +272,7 @@ class _Run:
             shallow, final = outcome.survivors_shallow, outcome.survivors
             found[name] = {
                 "score": outcome.score,
+                "keep_pixels": 1.0 if outcome.thinned is None else len(outcome.thinned.index) / tokens,
                 "keep_shallow": len(shallow) / tokens,
                 "keep": len(final) / tokens,
                 "evidence": outcome.evidence,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from keepad.budgets import block_ids, token_budget
 from keepad.presets import DeepBudget
-from keepad.routing.grid import block_ids
 
 _EPS = 1e-6
 
@@ -32,13 +32,6 @@ def evidence_of(risk: Tensor, tail: float = 0.03) -> Tensor:
     dispersion = (4 * u.var(correction=0)).clamp(0, 1).sqrt()  # E_var
     upper_tail = ((top - mean) / (1 - mean).clamp(min=_EPS)).clamp(0, 1)  # E_tail
     return (dispersion + upper_tail) / 2
-
-
-def token_budget(evidence: float, live: int, budget: DeepBudget) -> int:
-    """Tokens that an image with this evidence deserves, of `live`."""
-    mass = 1 / (1 + math.exp(-(evidence - budget.centre) / budget.temperature))
-    rho = budget.rho_min + (budget.rho_max - budget.rho_min) * mass
-    return max(1, round(live * rho**budget.kappa))
 
 
 def choose_blocks(risk: Tensor, block: Tensor, target: int) -> tuple[Tensor, Tensor]:

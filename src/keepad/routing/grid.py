@@ -1,22 +1,9 @@
-"""Cells of the original patch grid, and an order of tokens that depends on nothing but score and place."""
+"""An order of tokens that depends on nothing but score and place."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-
-def block_ids(index: Tensor, grid: tuple[int, int], size: int) -> Tensor:
-    """Block of each token, (n,); blocks of size x size cells, smaller ones at the end of an uneven side."""
-    columns = grid[1]
-    across = -(-columns // size)
-    return index // columns // size * across + index % columns // size
-
-
-def cell_ids(index: Tensor, grid: tuple[int, int], cells: int) -> Tensor:
-    """Cell of each token, (n,), when the grid is cut into cells x cells nearly equal parts."""
-    rows, columns = grid
-    return index // columns * cells // rows * cells + index % columns * cells // columns
 
 
 def rank_best_first(scores: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

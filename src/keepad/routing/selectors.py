@@ -41,12 +41,21 @@ class ShallowSelector(VisualScore):
         super().__init__(width)
         self.unlike = nn.Parameter(torch.zeros(())) if cue else None
 
-    def forward(self, x: Tensor, index: Tensor, grid: tuple[int, int]) -> Tensor:  # type: ignore[override]
-        """Scores of the live patches of one image, (n, C) and their places on the grid -> (n,)."""
+    def forward(  # type: ignore[override]
+        self, x: Tensor, index: Tensor, grid: tuple[int, int], landmarks: Tensor | None = None
+    ) -> Tensor:
+        """Scores of the live patches of one image, (n, C) -> (n,).
+
+        Args:
+            x: (n, C) tokens that enter the router.
+            index: (n,) their places on the grid.
+            grid: Rows and columns of the grid.
+            landmarks: Positions of the landmarks among them; found here if None.
+        """
         score = super().forward(x)
         if self.unlike is None:
             return score
-        return score + self.unlike * standardised(unlikeness_to_landmarks(x, index, grid))
+        return score + self.unlike * standardised(unlikeness_to_landmarks(x, index, grid, landmarks))
 
 
 class DeepSelector(nn.Module):

@@ -5,13 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from keepad.budgets import block_ids, cell_ids, shallow_target
 from keepad.presets import ShallowBudget
-from keepad.routing.grid import best_of_each, block_ids, cell_ids, rank_best_first
-
-
-def shallow_target(rho: float, grid: tuple[int, int]) -> int:
-    """Tokens that a share rho of the whole grid means; a half goes to the even number, so 37x37 gives 958, 684, 411."""
-    return round(rho * grid[0] * grid[1])
+from keepad.routing.grid import best_of_each, rank_best_first
 
 
 def keep_shallow(scores: Tensor, index: Tensor, grid: tuple[int, int], budget: ShallowBudget) -> Tensor:

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from keepad.budgets import top_count
 from keepad.metrics import auroc
 from keepad.presets import Calibration, Placement, Reading
 from keepad.recovery import smooth
-from keepad.scoring import gate_of, top_count
+from keepad.scoring import gate_of
 
 WEIGHTS = (1.0, 0.75, 0.5, 0.25, 0.0)
 CENTRES = (0.0, -1.0, 1.0, -2.0, 2.0)

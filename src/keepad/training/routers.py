@@ -115,7 +115,7 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
         raise KeepADError(f"{plan.detector.name} was trained on other weights of {info.backbone}; train it anew.")
     info = replace(info, placement=_placement(info, plan), name=plan.out.stem)
     model = assemble(backbone, info, tensors, source=plan.detector.name).to(fabric.device)
-    _give_selectors(model, recipe, samples, plan.seed)
+    fresh_selectors(model, recipe, samples, seed=plan.seed)
     model.calibration = replace(model.calibration, grades=recipe.grades)
 
     grid = backbone.grid_of(*info.image_size)
@@ -385,7 +385,7 @@ def _placement(info: CheckpointInfo, plan: RouterPlan) -> Placement:
     return replace(place, shallow=plan.shallow or place.shallow, deep=plan.deep or place.deep)
 
 
-def _give_selectors(model: KeepAD, recipe: RouterRecipe, samples: Sequence[Sample], seed: int) -> None:
+def fresh_selectors(model: KeepAD, recipe: RouterRecipe, samples: Sequence[Sample], *, seed: int) -> None:
     """Fresh selectors of the recipe's form."""
     width = model.backbone.width
     with torch.random.fork_rng():

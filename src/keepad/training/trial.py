@@ -111,14 +111,14 @@ def try_out(
             model.head = head
             tokens, defect = load(place), source.images[place].defect
             for point in points:
-                rows[point.name].append(_row(model, model.look(tokens, point), tokens.grid, point, defect))
+                rows[point.name].append(row_of(model, model.look(tokens, point), tokens.grid, point, defect))
             advance(1)
     finally:
         model.head = own
     return {name: Trial(*(np.stack(column) for column in zip(*found, strict=True))) for name, found in rows.items()}
 
 
-def _row(
+def row_of(
     model: KeepAD, sight: Sight, grid: tuple[int, int], point: OperatingPoint, defect: np.ndarray | None
 ) -> tuple[np.ndarray, ...]:
     """One image's part of a Trial."""

@@ -1,0 +1,243 @@
+"""What a pass decides between its network segments, in NumPy: who stays, and what the survivors' responses mean.
+
+Each function gives what its namesake in `routing`, `recovery` and `scoring` gives; tests hold them together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from keepad.budgets import block_ids, cell_ids, shallow_target, token_budget, top_count
+from keepad.errors import KeepADError
+from keepad.presets import Calibration, DeepBudget, OperatingPoint, Placement, ShallowBudget
+
+Grid = tuple[int, int]
+
+_EPS = 1e-6
+_EDGE = 1e-4  # responses are kept so far from 0 and 1 that their logits stay finite
+
+
+def standardised(values: np.ndarray) -> np.ndarray:
+    """Zero mean and unit deviation over the tokens of one image, (n,) -> (n,)."""
+    return (values - values.mean()) / (values.std() + np.float32(_EPS))
+
+
+def keep_shallow(scores: np.ndarray, index: np.ndarray, grid: Grid, budget: ShallowBudget) -> np.ndarray:
+    """Positions of the tokens of one image that stay, ascending.
+
+    Args:
+        scores: (n,) scores of the live tokens.
+        index: (n,) their places on the original grid, ascending.
+        grid: Rows and columns of that grid.
+        budget: What may be kept.
+    """
+    order = np.argsort(-scores, kind="stable")
+    winners = _first_of_each(block_ids(index, grid, budget.block)[order])
+    target = min(shallow_target(budget.rho, grid), len(scores))
+    if len(winners) >= target and not budget.strict:
+        return np.sort(order[np.sort(winners)[:target]])
+    kept = np.zeros(len(scores), dtype=bool)  # by rank, best first
+    kept[winners] = True
+    residual = target - len(winners)
+    if residual > 0:
+        open_ranks = np.flatnonzero(~kept)
+        best = _first_of_each(cell_ids(index[order[open_ranks]], grid, budget.cells))
+        kept[open_ranks[np.sort(best)[: min(budget.diversity, residual)]]] = True
+        rest = np.flatnonzero(~kept)
+        kept[rest[: target - int(kept.sum())]] = True
+    return np.sort(order[kept])
+
+
+def _first_of_each(group: np.ndarray) -> np.ndarray:
+    """Where each group is met first."""
+    return np.unique(group, return_index=True)[1]
+
+
+def keep_deep(risk: np.ndarray, index: np.ndarray, grid: Grid, budget: DeepBudget) -> tuple[np.ndarray, float]:
+    """Positions of the tokens of one image that stay, ascending, and E(I)."""
+    risk = risk.astype(np.float64)
+    evidence = evidence_of(risk, budget.tail)
+    target = token_budget(evidence, len(risk), budget)
+    _, member, count = np.unique(block_ids(index, grid, budget.block), return_inverse=True, return_counts=True)
+    order = np.argsort(-np.bincount(member, weights=risk) / count, kind="stable")
+    joined = np.cumsum(count[order]) - count[order] < target  # tokens before this block do not suffice yet
+    kept = np.zeros(len(count), dtype=bool)
+    kept[order] = joined
+    return np.flatnonzero(kept[member]), evidence
+
+
+def evidence_of(risk: np.ndarray, tail: float = 0.03) -> float:
+    """E(I) in [0, 1]: the mean of dispersion and upper tail of the standardised risks, (n,) in double precision."""
+    u = _sigmoid((risk - risk.mean()) / (risk.std() + _EPS))
+    mean = u.mean()
+    top = np.sort(u)[-max(1, math.ceil(tail * len(u))) :].mean()
+    dispersion = math.sqrt(min(1.0, 4 * u.var()))
+    upper_tail = min(1.0, max(0.0, (top - mean) / max(1 - mean, _EPS)))
+    return float((dispersion + upper_tail) / 2)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the routers knew of one image's tokens when they dropped some; see `recovery.Known`."""
+
+    scores: np.ndarray | None
+    live: np.ndarray
+    risk: np.ndarray | None
+    owner: np.ndarray | None = None
+
+
+def recover(
+    responses: np.ndarray, survivors: np.ndarray, grid: Grid, point: OperatingPoint, known: Known, grades: tuple
+) -> np.ndarray:
+    """Responses on the whole grid, (rows, columns), from those of the survivors, (k,)."""
+    whole = _recovered(responses, survivors, grid, point, known, grades)
+    return (whole if known.owner is None else whole[known.owner]).reshape(grid)
+
+
+def _recovered(
+    responses: np.ndarray, survivors: np.ndarray, grid: Grid, point: OperatingPoint, known: Known, grades: tuple
+) -> np.ndarray:
+    cells = grid[0] * grid[1]
+    if len(survivors) == cells:
+        return responses
+    if point.recovery == "zero":
+        whole = np.zeros(cells, dtype=responses.dtype)
+        whole[survivors] = responses
+        return whole
+    if point.recovery != "graded":
+        block = 2 if point.recovery == "same_block_first" else None
+        return responses[owners_of(survivors, grid, block=block)]
+    kept = np.clip(responses, _EDGE, 1 - _EDGE)
+    values = np.log(kept / (1 - kept))
+    if len(survivors) < len(known.live):
+        owner = owners_of(survivors, grid)[known.live]
+        values = values[owner]
+        if known.risk is not None:
+            place = np.searchsorted(known.live, survivors)
+            values = values + grades[1] * (known.risk - known.risk[place][owner])
+    owner = owners_of(known.live, grid)
+    values = values[owner]
+    if known.scores is not None:
+        values = values + grades[0] * (known.scores - known.scores[known.live][owner])
+    return _sigmoid(values)
+
+
+def owners_of(survivors: np.ndarray, grid: Grid, *, block: int | None = None) -> np.ndarray:
+    """Position within `survivors` of the owner of each grid cell, (rows * columns,).
+
+    The nearest survivor of the cell's own block, if there is one and `block` is given, else the nearest anywhere;
+    Euclidean on the grid, ties to the lower grid index.
+    """
+    rows, columns = grid
+    owner = _nearest(survivors, grid)
+    if block is None:
+        return owner
+    cell = np.arange(rows * columns)
+    own, theirs = block_ids(cell, grid, block), block_ids(survivors, grid, block)
+    for name in np.unique(theirs):
+        members, mates = np.flatnonzero(own == name), np.flatnonzero(theirs == name)
+        down = members[:, None] // columns - survivors[mates] // columns
+        across = members[:, None] % columns - survivors[mates] % columns
+        owner[members] = mates[(down**2 + across**2).argmin(1)]
+    return owner
+
+
+def _nearest(survivors: np.ndarray, grid: Grid) -> np.ndarray:
+    """Position of the nearest survivor of each cell: along every row first, then over the rows."""
+    rows, columns = grid
+    far = rows + columns  # a row without survivors lies farther away than any real one
+    row, column = np.arange(rows), np.arange(columns)
+    alive = np.isin(np.arange(rows * columns), survivors).reshape(grid)
+    left = np.maximum.accumulate(np.where(alive, column, -far), axis=1)
+    right = np.minimum.accumulate(np.where(alive, column, columns + far)[:, ::-1], axis=1)[:, ::-1]
+    closest = np.where(column - left <= right - column, left, right)  # (rows, columns): in each row, from each column
+    across = (closest - column) ** 2
+    index = row[:, None] * columns + np.clip(closest, 0, columns - 1)
+    down = (row[:, None] - row) ** 2  # (row of the cell, row of the survivor)
+    code = (across[None] + down[:, :, None]) * (rows * columns) + index[None]  # (rows, rows, columns)
+    place = np.empty(rows * columns, dtype=np.int64)
+    place[survivors] = np.arange(len(survivors))
+    return place[code.min(1).reshape(-1) % (rows * columns)]
+
+
+def image_score(
+    responses: dict[int, np.ndarray],
+    cls: dict[int, float],
+    recovered: np.ndarray,
+    point: OperatingPoint,
+    placement: Placement,
+    calibration: Calibration,
+) -> float:
+    """The score of one image in [0, 1], from survivor responses and CLS responses by layer."""
+    cells = recovered.size
+
+    def over(layers: tuple[int, ...]) -> float:
+        patch = np.mean([responses[layer] for layer in layers], axis=0)
+        top = np.sort(patch)[-top_count(len(patch), cells, calibration) :].mean()
+        mean = float(np.mean([cls[layer] for layer in layers]))
+        return mean + calibration.patch_weight * (float(top) - mean)
+
+    if point.score == "base":
+        return over(placement.base_layers)
+    if point.score == "mid":
+        return over(placement.mid_layers)
+    if point.score == "recovered_topk":
+        return float(np.sort(recovered, axis=None)[-top_count(cells, cells, calibration) :].mean())
+    if point.score == "gated":
+        base = over(placement.base_layers)
+        z = (base - calibration.base_mean) / calibration.base_std
+        gate = 1 / (1 + math.exp(-(z - calibration.gate_centre) / calibration.gate_temperature))
+        return base + gate * (over(placement.mid_layers) - base)
+    raise KeepADError(f"there is no image score called {point.score!r}.")
+
+
+class Enlarger:
+    """Patch maps at pixel size: smoothed, then bilinear; two small matrices that are made once.
+
+    Args:
+        grid: Rows and columns of the patch grid.
+        size: Height and width.
+        smoothing: Sigma of a Gaussian in patches; 0 is off.
+    """
+
+    def __init__(self, grid: Grid, size: tuple[int, int], smoothing: float) -> None:
+        self._down, self._across = (
+            _interpolation(cells, pixels) @ _gaussian(cells, smoothing)
+            for cells, pixels in zip(grid, size, strict=True)
+        )
+        self._across = np.ascontiguousarray(self._across.T)
+
+    def __call__(self, patch_map: np.ndarray) -> np.ndarray:
+        """(rows, columns) -> (H, W) float32 in [0, 1]."""
+        return np.clip(self._down @ patch_map.astype(np.float32) @ self._across, 0, 1)
+
+
+def _interpolation(cells: int, pixels: int) -> np.ndarray:
+    """(pixels, cells) weights of bilinear interpolation between cell centres, edges repeated."""
+    at = np.clip((np.arange(pixels) + 0.5) * cells / pixels - 0.5, 0, None)
+    low = np.minimum(at.astype(int), cells - 1)
+    high = np.minimum(low + 1, cells - 1)
+    weights = np.zeros((pixels, cells), dtype=np.float32)
+    np.add.at(weights, (np.arange(pixels), low), 1 - (at - low))
+    np.add.at(weights, (np.arange(pixels), high), at - low)
+    return weights
+
+
+def _gaussian(cells: int, sigma: float) -> np.ndarray:
+    """(cells, cells) weights of a Gaussian cut at four sigma, edges repeated."""
+    if sigma <= 0:
+        return np.eye(cells, dtype=np.float32)
+    radius = max(1, int(4 * sigma + 0.5))
+    offset = np.arange(-radius, radius + 1)
+    kernel = np.exp(-0.5 * (offset / sigma) ** 2)
+    weights = np.zeros((cells, cells), dtype=np.float32)
+    for step, weight in zip(offset, kernel / kernel.sum(), strict=True):
+        np.add.at(weights, (np.arange(cells), np.clip(np.arange(cells) + step, 0, cells - 1)), weight)
+    return weights
+
+
+def _sigmoid(values: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-values))

@@ -1,0 +1,335 @@
+"""export(): a detector cut into segments and written for an engine; verify(): whether it still says the same."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from keepad.budgets import on_lattice
+from keepad.engines.detector import EngineDetector, patches_of, tail_name
+from keepad.engines.folder import DESCRIPTION, SUFFIXES, EngineInfo, digest_of_file, write_description
+from keepad.engines.segments import Middle, Prefix, Segment, Tail
+from keepad.engines.sessions import open_session
+from keepad.errors import KeepADError
+from keepad.files import writable_folder
+from keepad.images import read_image, to_input
+from keepad.model import KeepAD
+from keepad.presets import POINTS, OperatingPoint
+from keepad.routing import keep_deep, keep_shallow
+
+PRECISIONS = {"openvino": ("fp32", "bf16", "int8"), "onnx": ("fp32", "int8")}
+CALIBRATION_POINT = "prune70"
+_FEWEST_PATCHES = 90  # below, a pruned pass may leave fewer tokens than unlikeness has neighbours
+_WORST_LIKENESS = 0.98  # cosine to the float outputs under which a segment stays in floating point
+_COMPARED = 8  # images that say so
+
+Say = Callable[[str], None]
+Feed = list[np.ndarray]
+
+
+def export(
+    model: KeepAD,
+    out: str | Path,
+    *,
+    engine: str = "openvino",
+    precision: str = "fp32",
+    images: Sequence[Path] = (),
+    say: Say = lambda line: None,
+) -> Path:
+    """The folder of an exported detector: segments, preprocessing, thresholds, calibration and provenance.
+
+    Args:
+        model: The detector.
+        out: Folder to write to; an exported detector in it is replaced.
+        engine: "openvino" or "onnx".
+        precision: "fp32"; "bf16" (OpenVINO); or "int8", which looks at `images` to choose its scales.
+        images: Source images, for int8.
+        say: Called with one line for every step.
+
+    Raises:
+        KeepADError: The engine has no such precision, something is missing, or the folder cannot be written.
+    """
+    check_request(engine, precision, images)
+    rows, columns = model.grid
+    if rows * columns < _FEWEST_PATCHES:
+        raise KeepADError(f"a grid of {rows}x{columns} patches is too small to export; use a larger image size.")
+    out = writable_folder(Path(out))
+    (out / DESCRIPTION).unlink(missing_ok=True)
+    model = model.cpu()
+    feeds = _feeds(model, images) if precision == "int8" else {}
+    files, floating = [], []
+    for name, segment in segments_of(model).items():
+        say(f"{name}: blocks to {engine}")
+        with tempfile.TemporaryDirectory() as folder:
+            graph = Path(folder) / f"{name}.onnx"
+            _to_onnx(segment, graph)
+            try:
+                stayed = _convert(graph, out / f"{name}{SUFFIXES[engine]}", engine, precision, feeds.get(name, []), say)
+            except OSError as error:
+                raise KeepADError(f"{out} could not be written: {error.strerror or error}.") from error
+        floating += [name] if stayed else []
+        files += sorted(path.name for path in out.glob(f"{name}.*"))
+    info = EngineInfo(
+        engine=engine,
+        precision=precision,
+        name=model.name,
+        backbone=model.backbone_name,
+        image_size=model.image_size,
+        patch=model.backbone.patch,
+        prefix=model.backbone.prefix,
+        placement=model.placement,
+        calibration=model.calibration,
+        provenance=model.provenance,
+        digests=model.digests(),
+        floating=tuple(floating),
+        files={name: digest_of_file(out / name) for name in dict.fromkeys(files)},
+    )
+    write_description(out, info)
+    return out
+
+
+def check_request(engine: str, precision: str, images: Sequence[Path]) -> None:
+    """Refuse what cannot be exported before anything is loaded for it."""
+    if engine not in PRECISIONS:
+        raise KeepADError(f"there is no engine called {engine!r}; choose one of {', '.join(PRECISIONS)}.")
+    if precision not in PRECISIONS[engine]:
+        raise KeepADError(f"{engine} cannot be exported as {precision!r}; choose {' or '.join(PRECISIONS[engine])}.")
+    if precision == "int8" and not images:
+        raise KeepADError("int8 needs source images to choose its scales by; name some with --calibrate.")
+
+
+def segments_of(model: KeepAD) -> dict[str, Segment]:
+    """The segments of all operating points, by name."""
+    place = model.placement
+    found: dict[str, Segment] = {"prefix": Prefix(model), "middle": Middle(model)}
+    for last in (place.exit, place.head_layers[-1]):
+        found.setdefault(tail_name(place.exit, last), Tail(model, last))
+    return found
+
+
+def _to_onnx(segment: Segment, path: Path) -> None:
+    """The segment as an ONNX graph for any number of tokens."""
+    try:
+        import onnxscript  # noqa: F401 - torch needs it, and says so at length
+    except ImportError as error:
+        raise KeepADError("onnxscript is not installed; `pip install keepad[export]` brings it.") from error
+    given = _example(segment)
+    with _quiet(), torch.no_grad():
+        torch.onnx.export(
+            segment.eval(),
+            given,
+            str(path),
+            dynamo=True,
+            input_names=list(segment.inputs),
+            output_names=list(segment.outputs),
+            dynamic_shapes=tuple({0: torch.export.Dim.AUTO} for _ in given),
+            external_data=False,
+            verbose=False,
+        )
+
+
+def _example(segment: Segment) -> tuple[torch.Tensor, ...]:
+    """Inputs of the right form; their number of tokens is no one's size, so that nothing takes it for a constant."""
+    model, generator = segment.model, torch.Generator().manual_seed(0)
+    count = model.grid[0] * model.grid[1] - 3
+    index = torch.arange(count)
+    if isinstance(segment, Prefix):
+        width = 3 * model.backbone.patch[0] * model.backbone.patch[1]
+        pixels = torch.randint(0, 256, (count, width), generator=generator, dtype=torch.uint8)
+        return pixels, index, on_lattice(index, model.grid).nonzero().squeeze(1)
+    x = torch.randn(count + model.backbone.prefix, model.backbone.width, generator=generator)
+    return (x, index) if isinstance(segment, Middle) else (x, index, torch.rand(count, generator=generator))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch.export and onnxscript tell their own developers much."""
+    import logging
+
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _convert(graph: Path, target: Path, engine: str, precision: str, feeds: Sequence[Feed], say: Say) -> bool:
+    """Write the engine's file of an ONNX graph; whether it stayed in floating point although int8 was asked for."""
+    try:
+        content = _read(graph, engine)
+        if precision != "int8":
+            _write(content, target, engine)
+            return False
+        _write(_in_integers(content, graph, engine, feeds), target, engine)
+    except ImportError as error:
+        raise KeepADError(f"{error.name} is not installed; `pip install keepad[export]` brings it.") from error
+    alike = _likeness(graph, target, engine, feeds)
+    say(f"{target.stem}: cosine of int8 to float {alike:.4f}")
+    if alike >= _WORST_LIKENESS:
+        return False
+    say(f"{target.stem}: integers hurt it, so it stays in floating point")
+    _write(_read(graph, engine), target, engine)
+    return True
+
+
+def _read(graph: Path, engine: str) -> Any:
+    """An ONNX graph as the engine's own model."""
+    if engine == "onnx":
+        import onnx
+
+        return onnx.load(str(graph))
+    import openvino
+
+    return openvino.convert_model(str(graph))
+
+
+def _write(content: Any, target: Path, engine: str) -> None:
+    if engine == "onnx":
+        import onnx
+
+        onnx.save(content, str(target))
+    else:
+        import openvino
+
+        openvino.save_model(content, str(target), compress_to_fp16=False)
+
+
+def _in_integers(content: Any, graph: Path, engine: str, feeds: Sequence[Feed]) -> Any:
+    """The model with 8-bit weights and activations wherever that pays, its scales chosen on the feeds."""
+    import nncf
+
+    advanced = nncf.AdvancedQuantizationParameters()
+    if engine == "onnx":  # its smoothing knows no Gemm nodes without bias
+        advanced.smooth_quant_alphas = nncf.AdvancedSmoothQuantParameters(matmul=-1)
+    with _quiet():
+        return nncf.quantize(
+            content,
+            nncf.Dataset(list(feeds), _by_name(graph) if engine == "onnx" else None),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(feeds),
+            ignored_scope=nncf.IgnoredScope(patterns=_outside_blocks(graph), validate=False),
+            advanced_parameters=advanced,
+        )
+
+
+def _likeness(graph: Path, target: Path, engine: str, feeds: Sequence[Feed]) -> float:
+    """Smallest mean cosine between the outputs of the float graph and those of the written file."""
+    float_file = graph if engine == "onnx" else graph.with_suffix(".float.xml")
+    if engine != "onnx":
+        _write(_read(graph, engine), float_file, engine)
+    sessions = [open_session(engine, path, precision="fp32", threads=None) for path in (float_file, target)]
+    alike: list[list[float]] = []
+    for feed in feeds[:_COMPARED]:
+        ours, theirs = (session(*feed) for session in sessions)
+        alike.append([_cosine(a, b) for a, b in zip(ours, theirs, strict=True)])
+    return float(np.mean(alike, axis=0).min())
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a.ravel().astype(np.float64), b.ravel().astype(np.float64)
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-12))
+
+
+def _outside_blocks(graph: Path) -> list[str]:
+    """Patterns of all products but the linear layers of the blocks: embedding, attention, and the few small products of
+    selectors, unlikeness and head, which decide who stays and cost nothing."""
+    import onnx
+
+    nodes = onnx.load(str(graph), load_external_data=False).graph.node
+    products = [node for node in nodes if node.op_type in ("MatMul", "Gemm")]
+    return [f"{node.name}(/.*)?$" for node in products if not any(".blocks." in name for name in node.input)]
+
+
+def _by_name(graph: Path) -> Callable[[Feed], dict[str, np.ndarray]]:
+    import onnx
+
+    names = [one.name for one in onnx.load(str(graph), load_external_data=False).graph.input]
+    return lambda feed: dict(zip(names, feed, strict=True))
+
+
+@torch.no_grad()
+def _feeds(model: KeepAD, images: Sequence[Path]) -> dict[str, list[Feed]]:
+    """What enters each segment when the images pass at the point that prunes most."""
+    point = POINTS[CALIBRATION_POINT]
+    assert point.shallow is not None
+    assert point.deep is not None
+    named = segments_of(model)
+    found: dict[str, list[Feed]] = {name: [] for name in named}
+    index = torch.arange(model.grid[0] * model.grid[1])
+    first = torch.arange(model.backbone.prefix)
+    for path in images:
+        patches = patches_of(to_input(read_image(path), model.image_size), model.backbone.patch)
+        given = [torch.from_numpy(patches), index, on_lattice(index, model.grid).nonzero().squeeze(1)]
+        found["prefix"].append([one.numpy() for one in given])
+        x, scores = named["prefix"](*given)
+        keep = keep_shallow(scores, index, model.grid, point.shallow)
+        given = [x[torch.cat([first, keep + len(first)])], index[keep]]
+        found["middle"].append([one.numpy() for one in given])
+        x, entry, risk = named["middle"](*given)
+        chosen = keep_deep(risk, given[1], model.grid, point.deep).keep
+        rest = [x[torch.cat([first, chosen + len(first)])], given[1][chosen], entry[chosen]]
+        for name in (name for name in named if name.startswith("tail")):
+            found[name].append([one.numpy() for one in rest])
+    return found
+
+
+@dataclass(frozen=True)
+class Verified:
+    """How far an exported detector is from the one that it was made from, at one operating point.
+
+    Attributes:
+        point: The operating point.
+        score: Largest difference of an image score.
+        map: Largest difference of a map, mean over its pixels.
+        survivors: Smallest share of common survivors (intersection over union).
+    """
+
+    point: str
+    score: float
+    map: float
+    survivors: float
+
+
+# What differs by more is no longer the same detector: scores, maps, survivors.
+TOLERANCES = {"fp32": (1e-3, 1e-3, 0.99), "bf16": (0.05, 0.02, 0.80), "int8": (0.10, 0.04, 0.60)}
+
+
+def verify(
+    model: KeepAD, engine: EngineDetector, images: Sequence[Path], points: Sequence[OperatingPoint]
+) -> list[Verified]:
+    """Differences between both on the images, one for each operating point; raises beyond the tolerance.
+
+    Raises:
+        KeepADError: A difference is larger than the precision allows.
+    """
+    worst = {point.name: [0.0, 0.0, 1.0] for point in points}
+    for path in images:
+        pixels = to_input(read_image(path), model.image_size)[None]
+        ours, theirs = model.find(pixels, points), engine.find(pixels, points)
+        for name, row in worst.items():
+            a, b = ours[name][0], theirs[name][0]
+            row[0] = max(row[0], abs(a.score - b.score))
+            row[1] = max(row[1], float(np.abs(a.pixel_map - b.pixel_map).mean()))
+            both = len(np.intersect1d(a.survivors, b.survivors))
+            row[2] = min(row[2], both / (len(a.survivors) + len(b.survivors) - both))
+    found = [Verified(name, *row) for name, row in worst.items()]
+    score, pixels_off, alive = TOLERANCES[engine.info.precision]
+    for one in found:
+        if one.score > score or one.map > pixels_off or one.survivors < alive:
+            raise KeepADError(
+                f"the exported detector differs from torch at {one.point}: scores by {one.score:.4f} (at most {score} "
+                f"is allowed), maps by {one.map:.4f} ({pixels_off}), common survivors {one.survivors:.0%} "
+                f"({alive:.0%}); use a higher precision."
+            )
+    return found

@@ -1,0 +1,100 @@
+"""The folder of an exported detector: what it says about itself, and whether its files are still the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from keepad.errors import KeepADError
+from keepad.files import replacing
+from keepad.presets import Calibration, Placement, with_tuples
+
+DESCRIPTION = "engine.json"
+SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """All that an exported detector says about itself; everything but the networks.
+
+    Attributes:
+        engine: What runs it: "openvino" or "onnx".
+        precision: "fp32", "bf16" or "int8".
+        name: What the checkpoint is called.
+        backbone: Name of its backbone.
+        image_size: Height and width of the network's input, (H, W, 3) uint8 pixels that are squashed to it.
+        patch: Height and width of a patch.
+        prefix: Tokens before the patches (CLS, registers).
+        placement: Where routers, head and exit sit.
+        calibration: What was fitted on source data, thresholds among it.
+        provenance: Where the trained parts come from.
+        digests: Digests of checkpoint and backbone that it was made from.
+        floating: Segments that stayed in floating point because integers hurt them.
+        files: SHA-256 of every file beside this description.
+    """
+
+    engine: str
+    precision: str
+    name: str
+    backbone: str
+    image_size: tuple[int, int]
+    patch: tuple[int, int]
+    prefix: int
+    placement: Placement
+    calibration: Calibration
+    provenance: dict[str, Any]
+    digests: dict[str, str]
+    floating: tuple[str, ...]
+    files: dict[str, str]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the patch grid."""
+        return self.image_size[0] // self.patch[0], self.image_size[1] // self.patch[1]
+
+
+def is_exported(path: str | Path | None) -> bool:
+    """Whether a path is the folder of an exported detector."""
+    return path is not None and (Path(path) / DESCRIPTION).is_file()
+
+
+def write_description(folder: Path, info: EngineInfo) -> None:
+    """Store the description, last of all, so that a folder that has one is whole."""
+    with replacing(folder / DESCRIPTION) as partial:
+        partial.write_text(json.dumps({"format": _FORMAT, **asdict(info)}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_description(folder: Path) -> EngineInfo:
+    """What the folder says about itself, its files checked against it, or a KeepADError."""
+    try:
+        fields = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        if fields.pop("format") != _FORMAT:
+            raise KeepADError(f"{folder} was exported by another version of KeepAD; export it again.")
+        for key in ("image_size", "patch", "floating"):
+            fields[key] = tuple(fields[key])
+        fields["placement"] = Placement(**with_tuples(fields["placement"]))
+        fields["calibration"] = Calibration(**with_tuples(fields["calibration"]))
+        info = EngineInfo(**fields)
+    except OSError as error:
+        raise KeepADError(
+            f"{folder} is no exported detector: {DESCRIPTION} cannot be read; export it again."
+        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise KeepADError(f"{folder / DESCRIPTION} is damaged; export it again.") from error
+    for name, expected in info.files.items():
+        if not (folder / name).is_file() or digest_of_file(folder / name) != expected:
+            raise KeepADError(f"{folder / name} is missing or not the file that was exported; export it again.")
+    return info
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

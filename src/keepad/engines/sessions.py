@@ -1,0 +1,89 @@
+"""Sessions: one network segment in the hands of OpenVINO or ONNX Runtime, arrays in and arrays out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from keepad.errors import KeepADError
+
+PACKAGES = {"openvino": "openvino", "onnx": "onnxruntime"}
+_HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
+
+
+class Session(Protocol):
+    """A loaded segment."""
+
+    def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """Its outputs, in the order of the segment."""
+
+
+def open_session(engine: str, path: Path, *, precision: str, threads: int | None) -> Session:
+    """The session of a segment.
+
+    Args:
+        engine: "openvino" or "onnx".
+        path: File of the segment.
+        precision: What floating point is computed in; bf16 only where the engine and the machine have it.
+        threads: CPU threads, or None for all that this process may use.
+
+    Raises:
+        KeepADError: The engine is not installed, or cannot run the file.
+    """
+    threads = threads or available_threads()
+    try:
+        return _OPENERS[engine](path, precision, threads)
+    except ImportError as error:
+        package = PACKAGES[engine]
+        raise KeepADError(f"{package} is not installed; `pip install keepad[{engine}]` brings it.") from error
+    except KeepADError:
+        raise
+    except Exception as error:  # each engine has its own
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        raise KeepADError(f"{PACKAGES[engine]} cannot load {path}: {reason}") from error
+
+
+def available_threads() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _OpenVino:
+    def __init__(self, path: Path, precision: str, threads: int) -> None:
+        import openvino
+
+        core = openvino.Core()
+        if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            raise KeepADError("this CPU has no instructions for bfloat16; export with --precision fp32 or int8.")
+        settings: dict[str, Any] = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": _HINTS[precision],
+        }
+        compiled = core.compile_model(core.read_model(path), "CPU", settings)
+        self._request, self._count = compiled.create_infer_request(), len(compiled.outputs)
+
+    def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        # Copied, because the request keeps its buffers and fills them again.
+        self._request.infer(list(inputs), share_inputs=True)
+        return [self._request.get_output_tensor(number).data.copy() for number in range(self._count)]
+
+
+class _Onnx:
+    def __init__(self, path: Path, precision: str, threads: int) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._names = [one.name for one in self._session.get_inputs()]
+
+    def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        return self._session.run(None, dict(zip(self._names, inputs, strict=True)))
+
+
+_OPENERS: dict[str, Any] = {"openvino": _OpenVino, "onnx": _Onnx}

@@ -1,0 +1,201 @@
+"""Exported detectors: the same answers as torch, without torch, and sentences where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from keepad.benchmark import Plan, pictures, run_model
+from keepad.engines import EngineDetector, is_exported, load_engine
+from keepad.engines.export import export, segments_of, verify
+from keepad.engines.folder import DESCRIPTION
+from keepad.engines.opening import open_detector
+from keepad.errors import KeepADError
+from keepad.model import KeepAD
+from keepad.presets import POINTS, PixelBudget
+
+EVERY = [POINTS[name] for name in ("dense", "prune30", "prune50", "prune70", "paper70")]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three pictures of noise and shapes."""
+    folder = tmp_path_factory.mktemp("images")
+    draw = np.random.default_rng(5)
+    for number in range(3):
+        pixels = draw.integers(0, 256, (150, 170, 3), dtype=np.uint8)
+        pixels[20 * number : 20 * number + 60, 30:90] = 40 * number
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tiny: KeepAD, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The small detector, exported for both engines."""
+    root = tmp_path_factory.mktemp("exported")
+    return {engine: export(tiny, root / engine, engine=engine) for engine in ("openvino", "onnx")}
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnx"])
+def test_an_engine_says_what_torch_says_at_every_point(tiny, folders, images, engine):
+    detector = load_engine(folders[engine])
+    pixels = np.stack([detector._read(path).pixels for path in sorted(images.iterdir())])
+    ours, theirs = tiny.find(pixels, EVERY), detector.find(pixels, EVERY)
+    for point in EVERY:
+        for a, b in zip(ours[point.name], theirs[point.name], strict=True):
+            assert a.survivors_shallow.tolist() == b.survivors_shallow.tolist()
+            assert a.survivors.tolist() == b.survivors.tolist()
+            assert b.score == pytest.approx(a.score, abs=1e-4)
+            np.testing.assert_allclose(b.pixel_map, a.pixel_map, atol=1e-3)
+    assert len(theirs["prune70"][0].survivors) < 40 < len(theirs["dense"][0].survivors) == 99
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnx"])
+def test_verification_passes_for_the_same_detector_and_fails_loudly_for_another(tiny, folders, images, engine):
+    detector = load_engine(folders[engine])
+    paths = sorted(images.iterdir())
+    found = verify(tiny, detector, paths, EVERY)
+    assert [one.point for one in found] == [point.name for point in EVERY]
+    detector.calibration = replace(detector.calibration, patch_weight=0.0)
+    detector.info.__dict__["placement"] = replace(
+        detector.info.placement, base_layers=detector.info.placement.mid_layers
+    )
+    with pytest.raises(KeepADError, match="differs from torch at dense"):
+        verify(tiny, detector, paths, EVERY)
+
+
+def test_it_runs_where_torch_is_not_installed(folders, images, tmp_path):
+    script = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in ('torch', 'timm', 'safetensors'):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+from keepad.cli import main
+main()
+"""
+    out = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        "predict",
+        str(images),
+        "--model",
+        str(folders["openvino"]),
+        "--out",
+        str(out),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [Path(line["path"]).name for line in lines] == ["0.png", "1.png", "2.png"]
+    detector = load_engine(folders["openvino"])
+    assert [line["pred_score"] for line in lines] == [one.pred_score for one in detector.predict(images)]
+
+
+def test_batches_change_nothing(folders, images):
+    detector = load_engine(folders["onnx"], "prune70")
+    alone, together = list(detector.predict(images)), list(detector.predict(images, batch_size=3))
+    for a, b in zip(alone, together, strict=True):
+        assert a.pred_score == b.pred_score
+        np.testing.assert_array_equal(a.anomaly_map, b.anomaly_map)
+
+
+def test_thresholds_and_provenance_travel_with_the_folder(tiny, folders, images):
+    detector = load_engine(folders["onnx"])
+    assert detector.calibration == tiny.calibration
+    assert detector.provenance == tiny.provenance
+    assert detector.runs_on == "onnx fp32 on the CPU"
+    assert detector(sorted(images.iterdir())[0]).point == "prune50"
+
+
+def test_a_damaged_or_foreign_folder_is_refused(folders, tmp_path):
+    broken = shutil.copytree(folders["onnx"], tmp_path / "broken")
+    (broken / "middle.onnx").write_bytes(b"nothing")
+    with pytest.raises(KeepADError, match=r"middle\.onnx is missing or not the file that was exported"):
+        load_engine(broken)
+    (broken / DESCRIPTION).write_text("{}")
+    with pytest.raises(KeepADError, match="is damaged; export it again"):
+        load_engine(broken)
+    (broken / DESCRIPTION).write_text('{"format": 99}')
+    with pytest.raises(KeepADError, match="another version of KeepAD"):
+        load_engine(broken)
+    with pytest.raises(KeepADError, match="is no exported detector"):
+        load_engine(tmp_path)
+    assert not is_exported(tmp_path)
+    with pytest.raises(KeepADError, match="was exported for onnx; leave --engine out, or export it for openvino"):
+        open_detector(folders["onnx"], engine="openvino")
+    with pytest.raises(KeepADError, match="no engine called 'warp'"):
+        open_detector(folders["onnx"], engine="warp")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"engine": "warp"}, "no engine called 'warp'"),
+        ({"engine": "onnx", "precision": "bf16"}, "onnx cannot be exported as 'bf16'; choose fp32 or int8"),
+        ({"precision": "int8"}, "int8 needs source images"),
+    ],
+)
+def test_what_cannot_be_exported_is_told(tiny, tmp_path, options, sentence):
+    with pytest.raises(KeepADError, match=sentence):
+        export(tiny, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_engines_take_turns_with_torch_and_are_measured_against_its_dense(tiny, folders, images):
+    plan = Plan(points=("prune70",), engines=("onnx",), threads=(1,), warmup=0, repeats=1, images=2)
+    asked = []
+
+    def engine(name: str, threads: int) -> EngineDetector:
+        asked.append((name, threads))
+        return load_engine(folders[name], threads=threads)
+
+    (group,) = run_model(tiny, plan, pictures(images, 2), weights="random", engine=engine)
+    assert asked == [("onnx", 1)]
+    assert [(one.engine, one.point) for one in group] == [("torch", "dense"), ("onnx", "dense"), ("onnx", "prune70")]
+    dense, same, pruned = group
+    assert same.flops == dense.flops > pruned.flops
+    assert pruned.ratio_to_dense == pytest.approx(dense.median_ms / pruned.median_ms)
+    assert pruned.keep < pruned.keep_shallow < pruned.keep_pixels == 1
+
+
+def test_the_pixel_router_thins_what_an_engine_embeds(tiny, folders):
+    pixels = np.full((1, *tiny.image_size, 3), 120, dtype=np.uint8)
+    pixels[0, 40:60, 50:90] = np.random.default_rng(0).integers(0, 256, (20, 40, 3))
+    point = replace(POINTS["prune70"], pixels=PixelBudget())
+    (ours,) = tiny.find(pixels, [point])["prune70"]
+    (theirs,) = load_engine(folders["onnx"]).find(pixels, [point])["prune70"]
+    assert theirs.thinned.index.tolist() == ours.thinned.index.tolist()
+    assert len(theirs.thinned.index) < 60
+    assert theirs.survivors.tolist() == ours.survivors.tolist()
+    np.testing.assert_allclose(theirs.pixel_map, ours.pixel_map, atol=1e-3)
+
+
+def test_integers_keep_the_verdict_and_leave_decisions_in_floating_point(tiny, images, tmp_path):
+    paths = sorted(images.iterdir())
+    told: list[str] = []
+    folder = export(tiny, tmp_path / "int8", engine="onnx", precision="int8", images=paths, say=told.append)
+    detector = load_engine(folder)
+    assert detector.info.floating == ()
+    assert sum("cosine of int8 to float 0.99" in line for line in told) == len(segments_of(tiny))
+    assert detector.runs_on == "onnx int8 on the CPU"
+    (dense,) = verify(tiny, detector, paths, [POINTS["dense"]])
+    assert 0 < dense.score < 0.05  # other numbers than in floating point, but the same verdict
+    graph = onnx.load(str(folder / "prefix.onnx")).graph
+    quantised = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    scored = [node for node in graph.node if node.op_type == "MatMul" and node.name.startswith("node_matmul")]
+    assert quantised
+    assert scored
+    assert not any(name in quantised for node in scored for name in node.input)
