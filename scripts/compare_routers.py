@@ -32,7 +32,7 @@ from keepad.images import read_image, to_input
 from keepad.loading import assemble
 from keepad.metrics import PixelMetrics, Survival, auroc
 from keepad.model import KeepAD
-from keepad.presets import POINTS, DeepBudget, OperatingPoint, ShallowBudget
+from keepad.presets import POINTS, OperatingPoint, ShallowBudget
 from keepad.training.cache import FeatureCache
 from keepad.training.source import fill, gather, masks_of
 
@@ -192,7 +192,8 @@ def fixed_budget(found: dict[str, Any]) -> OperatingPoint:
     """prune70 with the mean budget of these images for all of them."""
     rows = [row for classes in found.values() for one in classes.values() for row in one["prune70"]["rows"]]
     share = float(np.mean([row["keep"] / row["keep_shallow"] for row in rows]))
-    budget = DeepBudget()
+    budget = POINTS["prune70"].deep
+    assert budget is not None
     rho = share ** (1 / budget.kappa)
     return replace(POINTS["prune70"], name="fixed budget", deep=replace(budget, rho_min=rho, rho_max=rho))
 

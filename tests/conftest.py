@@ -34,3 +34,12 @@ def tiny() -> KeepAD:
     """A detector on a random 12-block ViT, 192 wide, with a 9x11 grid."""
     backbone, spec = build_backbone("vit_tiny_patch16_224", seed=1)
     return with_fresh_parts(lively(backbone), spec, seed=2, image_size=(9 * 16, 11 * 16))
+
+
+@pytest.fixture(scope="session")
+def folders(tiny: KeepAD, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """That detector, exported for both engines."""
+    from keepad.engines.export import export
+
+    root = tmp_path_factory.mktemp("exported")
+    return {engine: export(tiny, root / engine, engine=engine) for engine in ("openvino", "onnx")}

@@ -20,7 +20,6 @@ from keepad.engines.export import export, segments_of, verify
 from keepad.engines.folder import DESCRIPTION
 from keepad.engines.opening import open_detector
 from keepad.errors import KeepADError
-from keepad.model import KeepAD
 from keepad.presets import POINTS, PixelBudget
 
 EVERY = [POINTS[name] for name in ("dense", "prune30", "prune50", "prune70", "paper70")]
@@ -36,13 +35,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pixels[20 * number : 20 * number + 60, 30:90] = 40 * number
         Image.fromarray(pixels).save(folder / f"{number}.png")
     return folder
-
-
-@pytest.fixture(scope="module")
-def folders(tiny: KeepAD, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The small detector, exported for both engines."""
-    root = tmp_path_factory.mktemp("exported")
-    return {engine: export(tiny, root / engine, engine=engine) for engine in ("openvino", "onnx")}
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnx"])
