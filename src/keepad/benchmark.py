@@ -255,7 +255,7 @@ def run_model(
         engine: Gives the exported detector for an engine of the plan and a number of threads; exported where the
             user's cache is if None.
     """
-    engine = engine or _exporting(model)
+    engine = engine or _exporting(model, images)
     for dtype in plan.dtypes:
         _require_dtype(dtype, model.device)
         cast = model if DTYPES[dtype] == model.head.patch.dtype else copy.deepcopy(model).to(DTYPES[dtype])
@@ -299,12 +299,12 @@ def _using_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _exporting(model: KeepAD) -> Callable[[str, int], EngineDetector]:
-    """Engines of a detector, exported to the cache when they are first asked for."""
+def _exporting(model: KeepAD, images: Pictures) -> Callable[[str, int], EngineDetector]:
+    """Engines of a detector, exported to the cache when first asked for; the timed images give int8 its scales."""
 
     def engine(name: str, threads: int) -> EngineDetector:
         kind, _, precision = name.partition(":")
-        folder = exported(model, kind, precision or "fp32", say=say_on_stderr)
+        folder = exported(model, kind, precision or "fp32", say=say_on_stderr, images=images.images)
         return load_engine(folder, model.point, threads=threads)
 
     return engine

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from keepad.budgets import on_lattice
+from keepad.detector import ImageSource
 from keepad.engines.detector import EngineDetector, patches_of, tail_name
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, EngineInfo, digest_of_file, write_description
 from keepad.engines.segments import Middle, Prefix, Segment, Tail
@@ -41,13 +42,13 @@ def export(
     *,
     engine: str = "openvino",
     precision: str = "fp32",
-    images: Sequence[Path] = (),
+    images: Sequence[ImageSource] = (),
     say: Say = lambda line: None,
 ) -> Path:
     """The folder of an exported detector: segments, preprocessing, thresholds, calibration and provenance.
 
     Args:
-        model: The detector.
+        model: The detector; it is moved to the CPU.
         out: Folder to write to; an exported detector in it is replaced.
         engine: "openvino" or "onnx".
         precision: "fp32"; "bf16" (OpenVINO); or "int8", which looks at `images` to choose its scales.
@@ -63,6 +64,8 @@ def export(
         raise KeepADError(f"a grid of {rows}x{columns} patches is too small to export; use a larger image size.")
     out = writable_folder(Path(out))
     (out / DESCRIPTION).unlink(missing_ok=True)
+    for old in (path for name in segments_of(model) for path in out.glob(f"{name}.*")):
+        old.unlink()  # of another engine, perhaps
     model = model.cpu()
     feeds = _feeds(model, images) if precision == "int8" else {}
     files, floating = [], []
@@ -70,8 +73,8 @@ def export(
         say(f"{name}: blocks to {engine}")
         with tempfile.TemporaryDirectory() as folder:
             graph = Path(folder) / f"{name}.onnx"
-            _to_onnx(segment, graph)
             try:
+                _to_onnx(segment, graph)
                 stayed = _convert(graph, out / f"{name}{SUFFIXES[engine]}", engine, precision, feeds.get(name, []), say)
             except OSError as error:
                 raise KeepADError(f"{out} could not be written: {error.strerror or error}.") from error
@@ -96,7 +99,7 @@ def export(
     return out
 
 
-def check_request(engine: str, precision: str, images: Sequence[Path]) -> None:
+def check_request(engine: str, precision: str, images: Sequence[ImageSource]) -> None:
     """Refuse what cannot be exported before anything is loaded for it."""
     if engine not in PRECISIONS:
         raise KeepADError(f"there is no engine called {engine!r}; choose one of {', '.join(PRECISIONS)}.")
@@ -259,7 +262,7 @@ def _by_name(graph: Path) -> Callable[[Feed], dict[str, np.ndarray]]:
 
 
 @torch.no_grad()
-def _feeds(model: KeepAD, images: Sequence[Path]) -> dict[str, list[Feed]]:
+def _feeds(model: KeepAD, images: Sequence[ImageSource]) -> dict[str, list[Feed]]:
     """What enters each segment when the images pass at the point that prunes most."""
     point = POINTS[CALIBRATION_POINT]
     assert point.shallow is not None
@@ -268,8 +271,8 @@ def _feeds(model: KeepAD, images: Sequence[Path]) -> dict[str, list[Feed]]:
     found: dict[str, list[Feed]] = {name: [] for name in named}
     index = torch.arange(model.grid[0] * model.grid[1])
     first = torch.arange(model.backbone.prefix)
-    for path in images:
-        patches = patches_of(to_input(read_image(path), model.image_size), model.backbone.patch)
+    for image in images:
+        patches = patches_of(to_input(read_image(image), model.image_size), model.backbone.patch)
         given = [torch.from_numpy(patches), index, on_lattice(index, model.grid).nonzero().squeeze(1)]
         found["prefix"].append([one.numpy() for one in given])
         x, scores = named["prefix"](*given)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keepad.detector import Detector
+from keepad.detector import Detector, ImageSource
 from keepad.engines.detector import load_engine
 from keepad.engines.folder import is_exported, read_description
 from keepad.errors import KeepADError
@@ -66,8 +66,8 @@ def open_detector(
     return load_engine(exported(model, str(engine), "fp32", say=say), point)
 
 
-def exported(model: KeepAD, engine: str, precision: str, *, say: Say) -> Path:
-    """The folder of a detector that is exported to the user's cache, once."""
+def exported(model: KeepAD, engine: str, precision: str, *, say: Say, images: Sequence[ImageSource] = ()) -> Path:
+    """The folder of a detector that is exported to the user's cache, once; int8 chooses its scales by the images."""
     from keepad.backbone.weights import cache_folder
     from keepad.engines.export import export
 
@@ -75,5 +75,5 @@ def exported(model: KeepAD, engine: str, precision: str, *, say: Say) -> Path:
     folder = cache_folder() / "engines" / f"{key.hexdigest()[:16]}-{engine}-{precision}"
     if not is_exported(folder):
         say(f"exporting {model.name} for {engine} to {folder}")
-        export(model, folder, engine=engine, precision=precision, say=say)
+        export(model, folder, engine=engine, precision=precision, images=images, say=say)
     return folder
