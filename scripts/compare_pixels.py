@@ -1,6 +1,8 @@
 """The pixel router on suites that a checkpoint was not trained on: every operating point with it and without.
 
-    python scripts/compare_pixels.py --data ../shared/data --out docs/pixels/transfer m2i.safetensors i2m.safetensors
+    keepad benchmark --images ../shared/data/mpdd --pixel-router both --out docs/pixels/speed-mpdd.json   # every suite
+    python scripts/compare_pixels.py --data ../shared/data --out docs/pixels/transfer \\
+        --speed docs/pixels/speed-*.json -- m2i.safetensors i2m.safetensors
 
 Without it, passes start from cached tokens, as in `compare_routers.py`, whose state is shared; with it, from pixels.
 Finished classes are kept and not computed again.
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import numpy as np
 from compare_routers import Bench, summary
 
 from keepad.backbone.weights import cache_folder
+from keepad.metrics import auroc
 from keepad.presets import PIXELS, POINTS
 
 NAMES = ("dense", "prune30", "prune50", "prune70")
@@ -28,6 +32,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="results are written to OUT.json and OUT.md")
     parser.add_argument("--state", type=Path, default=cache_folder() / "routers")
+    parser.add_argument("--speed", nargs="*", type=Path, default=[], help="what keepad benchmark wrote, one a suite")
     parser.add_argument("checkpoints", nargs="+", type=Path)
     args = parser.parse_args()
     bench = Bench(args.data, args.state)
@@ -35,6 +40,7 @@ def main() -> None:
     thinned = [replace(POINTS[name], name=f"{name} + pixels", pixels=PIXELS) for name in NAMES]
     table: dict[str, dict[str, dict[str, Any]]] = {}  # direction -> suite, or "all" -> row -> numbers
     worst: dict[str, list[Any]] = {}
+    speed = speeds(args.speed)
     for path in args.checkpoints:
         found = bench.measure(path, [*without, *thinned], dense=True)
         rows = [*NAMES, *(point.name for point in thinned)]
@@ -44,27 +50,50 @@ def main() -> None:
         }
         args.out.parent.mkdir(parents=True, exist_ok=True)
         worst |= worst_classes(found)
-        content = {"table": table, "worst": worst}
+        content = {"table": table, "worst": worst, "speed": speed}
         args.out.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        args.out.with_suffix(".md").write_text(to_markdown(table, worst), encoding="utf-8")
+        args.out.with_suffix(".md").write_text(to_markdown(table, worst, speed), encoding="utf-8")
+
+
+def speeds(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Suite -> row, with the engine before it if that is not torch -> what was timed there in one interleaved run."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        content = json.loads(path.read_text())
+        rows = found.setdefault(content["settings"]["images"]["source"], {})
+        for record in content["records"]:
+            name = record["point"] if record["engine"] == "torch" else f"{record['engine']}: {record['point']}"
+            rows[name] = {
+                key: record[key] for key in ("median_ms", "flops_ratio", "ratio_to_dense", "keep_pixels", "keep")
+            }
+    return found
 
 
 def worst_classes(found: dict[str, Any]) -> dict[str, list[Any]]:
-    """Point -> the class whose P-AUROC falls most with the pixel router, and by how much."""
+    """Point and measure -> the class that loses most with the pixel router, and how much."""
     result = {}
+    measures = {"I-AUROC": image_auroc, "P-AUROC": lambda one: one["pixel"]}
     for name in NAMES:
-        changes = [
-            (one[f"{name} + pixels"]["pixel"] - one[name]["pixel"], f"{suite} {cls}")
-            for suite, classes in found.items()
-            for cls, one in classes.items()
-        ]
-        change, cls = min(changes)
-        result[f"{name}, unseen {' '.join(found)}"] = [cls, change]
+        for told, measure in measures.items():
+            changes = [
+                (measure(one[f"{name} + pixels"]) - measure(one[name]), f"{suite} {cls}")
+                for suite, classes in found.items()
+                for cls, one in classes.items()
+            ]
+            change, cls = min(changes)
+            result[f"{told} at {name}, unseen {' '.join(found)}"] = [cls, change]
     return result
 
 
-def to_markdown(table: dict[str, dict[str, dict[str, Any]]], worst: dict[str, list[Any]]) -> str:
-    """A table for each direction and suite, their mean, and the classes that lose most."""
+def image_auroc(one: dict[str, Any]) -> float:
+    """I-AUROC of a class at a point."""
+    return auroc([row["score"] for row in one["rows"]], [row["label"] for row in one["rows"]])
+
+
+def to_markdown(
+    table: dict[str, dict[str, dict[str, Any]]], worst: dict[str, list[Any]], speed: dict[str, dict[str, Any]]
+) -> str:
+    """A table for each direction and suite, their mean, the classes that lose most, and the speed by suite."""
     lines = [
         "# The pixel router on unseen suites",
         "",
@@ -85,9 +114,41 @@ def to_markdown(table: dict[str, dict[str, dict[str, Any]]], worst: dict[str, li
     whole = [parts["all"] for parts in table.values()]
     mean = {name: _mean([rows[name] for rows in whole]) for name in whole[0]}
     lines += [_line(name, one, mean) for name, one in mean.items()]
-    lines += ["", "Classes whose P-AUROC falls most:", ""]
+    pairs = [(mean[f"{name} + pixels"], mean[name]) for name in NAMES]
+    change = {key: float(np.mean([on[key] - off[key] for on, off in pairs])) for key in ("image", "pixel")}
+    lost = float(np.mean([on["survival"]["cmr"] - off["survival"]["cmr"] for on, off in pairs]))
+    lines += ["", f"Mean change over both directions and all points: I-AUROC {100 * change['image']:+.2f}, P-AUROC"]
+    lines += [f"{100 * change['pixel']:+.2f}, CMR {100 * lost:+.2f}.", "", "Classes that lose most:", ""]
     lines += [f"- {where}: {cls}, {100 * change:+.1f}" for where, (cls, change) in worst.items()]
+    lines += _speed_lines(speed)
     return "\n".join(lines) + "\n"
+
+
+def _speed_lines(speed: dict[str, dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    gains: dict[str, list[float]] = {}
+    for suite, rows in speed.items():
+        lines += [
+            "",
+            f"## Speed on {suite}",
+            "",
+            "| | ms | x dense | x FLOPs | x without | keep |",
+            "|---|---|---|---|---|---|",
+        ]
+        for name, row in rows.items():
+            base = rows.get(name.removesuffix(" + pixels"), row)
+            gain = base["median_ms"] / row["median_ms"]
+            kept = f"{100 * row['keep_pixels']:.1f} / {100 * row['keep']:.1f}"
+            if base is not row:
+                gains.setdefault(name, []).append(gain)
+            lines.append(
+                f"| {name} | {row['median_ms']:.0f} | {row['ratio_to_dense']:.2f} | {row['flops_ratio']:.2f} "
+                f"| {'-' if base is row else f'{gain:.2f}'} | {kept} |"
+            )
+    if gains:
+        lines += ["", "Against the same point without the pixel router, mean of the suites:", ""]
+        lines += [f"- {name}: {np.mean(found):.2f}x ({len(found)} suites)" for name, found in gains.items()]
+    return lines
 
 
 def _line(name: str, one: dict[str, Any], rows: dict[str, Any]) -> str:

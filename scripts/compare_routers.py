@@ -32,16 +32,15 @@ from keepad.images import read_image, to_input
 from keepad.loading import assemble
 from keepad.metrics import PixelMetrics, Survival, auroc
 from keepad.model import KeepAD
-from keepad.presets import POINTS, OperatingPoint, ShallowBudget
+from keepad.presets import POINTS, OperatingPoint, ShallowBudget, with_pixel_router
 from keepad.training.cache import FeatureCache
 from keepad.training.source import fill, gather, masks_of
 
 SIZES = ("1-4", "5-16", ">16")
 MASKED = ("mvtec", "mpdd", "dagm", "mtd", "ksdd")
-GLOBAL = replace(
-    POINTS["prune70"], name="global top-k", shallow=ShallowBudget(0.30, strict=False, block=1, diversity=0)
-)
-COPIED = replace(POINTS["prune70"], name="copied responses", recovery="nearest")
+PLAIN = {name: with_pixel_router(name, "off") for name in POINTS}  # `compare_pixels.py` has that router
+GLOBAL = replace(PLAIN["prune70"], name="global top-k", shallow=ShallowBudget(0.30, strict=False, block=1, diversity=0))
+COPIED = replace(PLAIN["prune70"], name="copied responses", recovery="nearest")
 
 
 class Bench:
@@ -192,10 +191,10 @@ def fixed_budget(found: dict[str, Any]) -> OperatingPoint:
     """prune70 with the mean budget of these images for all of them."""
     rows = [row for classes in found.values() for one in classes.values() for row in one["prune70"]["rows"]]
     share = float(np.mean([row["keep"] / row["keep_shallow"] for row in rows]))
-    budget = POINTS["prune70"].deep
+    budget = PLAIN["prune70"].deep
     assert budget is not None
     rho = share ** (1 / budget.kappa)
-    return replace(POINTS["prune70"], name="fixed budget", deep=replace(budget, rho_min=rho, rho_max=rho))
+    return replace(PLAIN["prune70"], name="fixed budget", deep=replace(budget, rho_min=rho, rho_max=rho))
 
 
 def main() -> None:
@@ -212,8 +211,8 @@ def main() -> None:
         parser.add_argument(name, nargs="+", type=Path, default=[], help=told)
     args = parser.parse_args()
     bench = Bench(args.data, args.state)
-    pruned = [POINTS[name] for name in ("prune30", "prune50", "prune70")]
-    published = [POINTS[name] for name in ("paper30", "paper50", "paper70")]
+    pruned = [PLAIN[name] for name in ("prune30", "prune50", "prune70")]
+    published = [PLAIN[name] for name in ("paper30", "paper50", "paper70")]
     table: dict[str, dict[str, Any]] = {}  # direction -> row -> numbers
 
     def add(path: Path, recipe: str, points: Sequence[OperatingPoint], *, dense: bool) -> dict[str, Any]:
@@ -237,12 +236,12 @@ def main() -> None:
     write()  # what follows takes long, and the first rows are worth reading
     for path in args.adopted:
         found = bench.measure(path, pruned, dense=True)
-        controls = [GLOBAL, fixed_budget(found), replace(POINTS["paper70"], name="2x2 coverage, copied"), COPIED]
+        controls = [GLOBAL, fixed_budget(found), replace(PLAIN["paper70"], name="2x2 coverage, copied"), COPIED]
         add(path, "keepad", controls, dense=False)
     for path in args.without_teacher:
         add(path, "without teacher", pruned, dense=True)
     for path in (*args.adopted, *args.seeds):
-        found = bench.measure(path, [POINTS["prune70"]], dense=False)
+        found = bench.measure(path, [PLAIN["prune70"]], dense=False)
         seeds.setdefault(" ".join(found), []).append(summary(found, "prune70"))
     write()
 

@@ -115,6 +115,18 @@ def test_batch_size_does_not_change_what_runs(records: list[Record], plan: Plan)
     assert one.flops == two.flops
 
 
+def test_pixel_router_is_timed_against_the_same_points_without_it(tiny: KeepAD) -> None:
+    plan = Plan(points=("prune70",), pixel_router="both", threads=(1,), warmup=0, repeats=1)
+    flat = Pictures("flat", ("a.png",), (Image.new("RGB", (96, 96), "grey"),))
+    (group,) = run_model(tiny, plan, flat, weights="random")
+    kept = {record.point: record.keep_pixels for record in group}
+    assert list(kept) == ["dense", "prune70", "dense + pixels", "prune70 + pixels"]
+    assert kept["dense"] == kept["prune70"] == 1
+    assert kept["dense + pixels"] == kept["prune70 + pixels"] < 1
+    flops = {record.point: record.flops for record in group}
+    assert flops["prune70 + pixels"] < flops["prune70"]
+
+
 def test_dense_is_timed_even_if_not_asked_for(tiny: KeepAD, shown: Pictures) -> None:
     plan = Plan(points=("prune70", "prune70"), threads=(1,), warmup=0, repeats=1)
     (group,) = run_model(tiny, plan, shown, weights="random")
@@ -231,6 +243,7 @@ def test_demo_images_stand_in(monkeypatch: pytest.MonkeyPatch, shown: Pictures) 
     [
         ({"engines": ("warp",)}, "no engine called 'warp'; choose one of torch"),
         ({"points": ("prune99",)}, "no operating point called 'prune99'"),
+        ({"pixel_router": "maybe"}, "on or off, not 'maybe'"),
         ({"dtypes": ("float16",)}, "'float16' cannot be timed; choose one of float32, bfloat16"),
         ({"backbones": ("vit-of-nobody",)}, "no backbone called 'vit-of-nobody'"),
         ({"backbones": ()}, "must each name at least one"),
@@ -256,6 +269,10 @@ def test_folder_without_images_is_refused(tmp_path: Path) -> None:
         pictures(tmp_path)
     with pytest.raises(KeepADError, match="is no folder"):
         pictures(tmp_path / "nowhere")
+    (tmp_path / "ground_truth").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "ground_truth" / "0_mask.png")
+    with pytest.raises(KeepADError, match="no image but masks"):
+        pictures(tmp_path)
 
 
 def test_report_that_cannot_be_written_is_refused(

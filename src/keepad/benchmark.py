@@ -17,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from keepad.flops import count_flops
 from keepad.images import find_images, read_image, spread, to_input
 from keepad.loading import choose_device, load, untrained
 from keepad.model import KeepAD, Outcome
-from keepad.presets import OperatingPoint, operating_point, with_pixel_router
+from keepad.presets import OperatingPoint, with_pixel_router
 
 ENGINES = ("torch", "openvino", "onnx")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -57,7 +57,8 @@ class Plan:
         batches: Images that share one pass.
         threads: Numbers of CPU threads, or None for torch's own choice.
         dtypes: "float32", "bfloat16".
-        pixel_router: "on" or "off" for the pruned points, or None to leave them as they are.
+        pixel_router: "on" or "off" for the pruned points, "both" to time every point with it and without, or None to
+            leave the points as they are.
         engines: What runs the network: "torch", "openvino", "onnx", with another precision than fp32 after a
             colon, as in "openvino:int8". All of them take turns, and dense in torch is always timed.
         warmup: Passes of each operating point before anything is timed.
@@ -86,7 +87,7 @@ class Plan:
             if dtype not in DTYPES:
                 raise KeepADError(f"{dtype!r} cannot be timed; choose one of {', '.join(DTYPES)}.")
         for name in self.points:
-            operating_point(name)
+            with_pixel_router(name, "off" if self.pixel_router == "both" else self.pixel_router)
         for name in self.backbones:
             spec_of(name)
         if not (self.backbones and self.batches and self.dtypes and self.engines and self.threads != ()):
@@ -98,7 +99,10 @@ class Plan:
     def operating_points(self) -> list[OperatingPoint]:
         """Dense first, then the others as they were asked for, each one once."""
         named = dict.fromkeys(("dense", *self.points))
-        return [with_pixel_router(name, None if name == "dense" else self.pixel_router) for name in named]
+        if self.pixel_router == "both":
+            thinned = [replace(with_pixel_router(name, "on"), name=f"{name} + pixels") for name in named]
+            return [*(with_pixel_router(name, "off") for name in named), *thinned]
+        return [with_pixel_router(name, "off" if name == "dense" else self.pixel_router) for name in named]
 
     def contestants(self) -> list[tuple[str, OperatingPoint]]:
         """Engines and operating points that take turns; dense in torch first, because ratios need it."""
@@ -194,7 +198,10 @@ def schedule(points: int, repeats: int, batches: int) -> list[Turn]:
 
 
 def pictures(folder: str | Path | None = None, count: int = 8) -> Pictures:
-    """Up to `count` images, spread evenly over those below `folder`, or over the package's demo images."""
+    """Up to `count` images, spread evenly over those below `folder`, or over the package's demo images.
+
+    What lies in a folder `ground_truth` is a mask and no image of a product.
+    """
     if folder is None:
         from keepad.demo import demo_images  # painting them takes seconds, which nothing else here needs
 
@@ -203,7 +210,10 @@ def pictures(folder: str | Path | None = None, count: int = 8) -> Pictures:
     root = Path(folder)
     if not root.is_dir():
         raise KeepADError(f"'{folder}' is no folder; give one that holds images.")
-    paths = spread(find_images([root]), count)
+    found = [path for path in find_images([root]) if "ground_truth" not in path.relative_to(root).parts]
+    if not found:
+        raise KeepADError(f"'{folder}' holds no image but masks; give one that holds the images themselves.")
+    paths = spread(found, count)
     names = tuple(path.relative_to(root).as_posix() for path in paths)
     return Pictures(Path(os.path.abspath(root)).name, names, tuple(read_image(path) for path in paths))
 

@@ -178,7 +178,7 @@ class KeepAD(nn.Module, Detector):
             stages: Where time is booked.
             thinned: What the pixel router decided for each of them; all patches if None.
         """
-        if thinned is None:
+        if thinned is None or all(len(one.index) == len(one.owner) for one in thinned):
             tokens = self.backbone.embed(images)
         else:
             tokens = self.backbone.embed_some(

@@ -165,20 +165,20 @@ class OperatingPoint:
     pixels: PixelBudget | None = None
 
 
-def _pruned(name: str, rho: float, block: int, recovery: str) -> OperatingPoint:
-    shallow = ShallowBudget(rho, block=block)
-    return OperatingPoint(name, shallow=shallow, deep=DeepBudget(), early_exit=True, recovery=recovery)
+def _pruned(name: str, rho: float, block: int, recovery: str, kappa: float) -> OperatingPoint:
+    shallow, deep = ShallowBudget(rho, block=block), DeepBudget(kappa=kappa)
+    return OperatingPoint(name, shallow=shallow, deep=deep, early_exit=True, recovery=recovery)
 
 
 POINTS: dict[str, OperatingPoint] = {
     "dense": OperatingPoint("dense"),
-    "prune30": _pruned("prune30", 0.70, 3, "graded"),
-    "prune50": _pruned("prune50", 0.50, 3, "graded"),
-    "prune70": _pruned("prune70", 0.30, 3, "graded"),
+    "prune30": _pruned("prune30", 0.70, 3, "graded", 0.58),
+    "prune50": _pruned("prune50", 0.50, 3, "graded", 0.58),
+    "prune70": _pruned("prune70", 0.30, 3, "graded", 0.58),
     # The published geometry: one token of every 2x2 block.
-    "paper30": _pruned("paper30", 0.70, 2, "same_block_first"),
-    "paper50": _pruned("paper50", 0.50, 2, "same_block_first"),
-    "paper70": _pruned("paper70", 0.30, 2, "same_block_first"),
+    "paper30": _pruned("paper30", 0.70, 2, "same_block_first", 0.65),
+    "paper50": _pruned("paper50", 0.50, 2, "same_block_first", 0.65),
+    "paper70": _pruned("paper70", 0.30, 2, "same_block_first", 0.65),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, PixelRouterOption, parts_of
+from keepad.cli.options import DeviceOption, parts_of
 from keepad.errors import KeepADError
 
 
@@ -33,7 +33,12 @@ def benchmark(
             help="What runs the network, separated by commas: torch, openvino, onnx, openvino:int8.",
         ),
     ] = "torch",
-    pixel_router: PixelRouterOption = None,
+    pixel_router: Annotated[
+        str | None,
+        typer.Option(
+            "--pixel-router", help="on, off, or both: with it and without; as the points have it if left out."
+        ),
+    ] = None,
     images: Annotated[
         Path | None, typer.Option("--images", help="Folder of images to time on; the demo images if left out.")
     ] = None,

@@ -136,13 +136,13 @@ ROUTER_RECIPES: dict[str, RouterRecipe] = {
     "paper": RouterRecipe("paper"),
     "keepad": RouterRecipe(
         "keepad",
-        epochs=2,
+        epochs=1,
         rate=3e-4,
         cues=True,
         start="unlike",
         point="prune70",
         rescue=None,
-        grades=(0.5, 1.5),
+        grades=(0.25, 1.0),
         points=("prune30", "prune50", "prune70"),
     ),
 }
