@@ -1,4 +1,4 @@
-"""Write the results table of README.md from docs/routers/transfer.json and docs/benchmark/default.json.
+"""Write the results table of README.md from docs/pixels/transfer.json and docs/benchmark/default.json.
 
     python scripts/readme_numbers.py
 
@@ -20,12 +20,12 @@ POINTS = ("dense", "prune30", "prune50", "prune70")
 def numbers(transfer: dict[str, Any], benchmark: dict[str, Any]) -> str:
     """The table: accuracy and survival on suites the checkpoints have not seen, time and FLOPs against dense."""
     speed = {record["point"]: record for record in benchmark["records"] if record["batch"] == 1}
-    directions = list(transfer["table"].values())
+    directions = [parts["all"] for parts in transfer["table"].values()]
 
     def mean(point: str, *names: str) -> float:
         found = []
         for rows in directions:
-            value: Any = rows[f"keepad: {point}"]
+            value: Any = rows[point if point == "dense" else f"{point} + pixels"]
             for name in names:
                 value = value[name]
             found.append(value)
@@ -51,8 +51,9 @@ def numbers(transfer: dict[str, Any], benchmark: dict[str, Any]) -> str:
     lines += [
         "",
         "- Accuracy: mean of the two transfer directions, each checkpoint on suites that it has not seen "
-        f"({unseen}): `python scripts/compare_routers.py --data ../shared/data --out docs/routers/transfer --adopted "
-        "m2i.safetensors i2m.safetensors`. [All numbers](docs/routers/transfer.md).",
+        f"({unseen}): `python scripts/compare_pixels.py --data ../shared/data --out docs/pixels/transfer --speed "
+        "docs/pixels/speed-*.json -- m2i.safetensors i2m.safetensors`. [All numbers](docs/pixels/transfer.md), and "
+        "[those of the routers alone](docs/routers/transfer.md).",
         f"- Speed: `{benchmark['settings']['command']}`, one image at a time on {machine['cores']} CPU cores, dense "
         "and pruned interleaved. [All numbers](docs/benchmark/default.md).",
     ]
@@ -67,7 +68,7 @@ def updated(readme: str, table: str) -> str:
 
 def main() -> None:
     readme = ROOT / "README.md"
-    transfer = json.loads((ROOT / "docs" / "routers" / "transfer.json").read_text())
+    transfer = json.loads((ROOT / "docs" / "pixels" / "transfer.json").read_text())
     benchmark = json.loads((ROOT / "docs" / "benchmark" / "default.json").read_text())
     text = updated(readme.read_text(), numbers(transfer, benchmark))
     if "--check" in sys.argv:

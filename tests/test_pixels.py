@@ -95,7 +95,7 @@ def test_one_patch_of_a_uniform_block_stays_and_textures_stay_whole():
 def test_a_defect_keeps_its_block_and_leaves_the_others_thinned():
     pixels = np.full((8 * 4, 8 * 5, 3), 77, dtype=np.uint8)
     pixels[13, 17, 1] = 100
-    found = thin(pixels, PATCH, PixelBudget(tolerance=8))
+    found = thin(pixels, PATCH, PixelBudget(tolerance=8, blocks=(2,)))
     assert len(found.index) == 15 + 4
     assert 3 * 8 + 3 in found.index
 

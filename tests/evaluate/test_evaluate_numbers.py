@@ -83,11 +83,12 @@ def test_points_that_share_a_prefix_get_what_each_gets_alone(tiny, dataset, resu
     assert alone.records == [record for record in results.records if record["point"] == point]
 
 
-def test_the_prefix_is_computed_once_for_all_points(tiny, dataset, tmp_path, monkeypatch):
+def test_the_prefix_is_computed_once_for_all_points_that_see_the_same_patches(tiny, dataset, tmp_path, monkeypatch):
     prefixes = []
     monkeypatch.setattr(tiny, "prefix", lambda *given: prefixes.append(given) or type(tiny).prefix(tiny, *given))
-    evaluate(tiny, dataset.select(classes="cap"), ["dense", "prune50", "prune70"], tmp_path / "out")
-    assert len(prefixes) == 4  # images
+    points = ["dense", "paper50", "paper70", "prune50", "prune70"]
+    evaluate(tiny, dataset.select(classes="cap"), points, tmp_path / "out")
+    assert len(prefixes) == 4 * 2  # images, whole and thinned
 
 
 def test_batches_give_the_same_ranking(tiny, dataset, results, tmp_path):

@@ -57,7 +57,7 @@ def fingerprint(model: Detector, points: Sequence[OperatingPoint], samples: Iter
     return {
         **model.digests(),
         "image_size": list(model.image_size),
-        "points": [asdict(point) for point in points],
+        "points": json.loads(json.dumps([asdict(point) for point in points])),  # as it will be read again
         "data": data.hexdigest(),
         "version": __version__,
     }
