@@ -33,23 +33,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="results are written to OUT.json and OUT.md")
     parser.add_argument("--state", type=Path, default=cache_folder() / "routers")
     parser.add_argument("--speed", nargs="*", type=Path, default=[], help="what keepad benchmark wrote, one a suite")
+    parser.add_argument("--points", nargs="+", choices=NAMES, default=NAMES, help="only these")
     parser.add_argument("checkpoints", nargs="+", type=Path)
     args = parser.parse_args()
     bench = Bench(args.data, args.state)
-    without = [replace(POINTS[name], pixels=None) for name in NAMES[1:]]
-    thinned = [replace(POINTS[name], name=f"{name} + pixels", pixels=PIXELS) for name in NAMES]
+    without = [replace(POINTS[name], pixels=None) for name in args.points if name != "dense"]
+    thinned = [replace(POINTS[name], name=f"{name} + pixels", pixels=PIXELS) for name in args.points]
     table: dict[str, dict[str, dict[str, Any]]] = {}  # direction -> suite, or "all" -> row -> numbers
     worst: dict[str, list[Any]] = {}
     speed = speeds(args.speed)
     for path in args.checkpoints:
-        found = bench.measure(path, [*without, *thinned], dense=True)
-        rows = [*NAMES, *(point.name for point in thinned)]
+        found = bench.measure(path, [*without, *thinned], dense="dense" in args.points)
+        rows = [*args.points, *(point.name for point in thinned)]
         parts = {"all": found, **{suite: {suite: classes} for suite, classes in found.items()}}
         table[" ".join(found)] = {
             part: {name: summary(content, name) for name in rows} for part, content in parts.items()
         }
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        worst |= worst_classes(found)
+        worst |= worst_classes(found, args.points)
         content = {"table": table, "worst": worst, "speed": speed}
         args.out.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         args.out.with_suffix(".md").write_text(to_markdown(table, worst, speed), encoding="utf-8")
@@ -69,11 +70,11 @@ def speeds(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def worst_classes(found: dict[str, Any]) -> dict[str, list[Any]]:
+def worst_classes(found: dict[str, Any], points: Sequence[str]) -> dict[str, list[Any]]:
     """Point and measure -> the class that loses most with the pixel router, and how much."""
     result = {}
     measures = {"I-AUROC": image_auroc, "P-AUROC": lambda one: one["pixel"]}
-    for name in NAMES:
+    for name in points:
         for told, measure in measures.items():
             changes = [
                 (measure(one[f"{name} + pixels"]) - measure(one[name]), f"{suite} {cls}")
@@ -114,10 +115,10 @@ def to_markdown(
     whole = [parts["all"] for parts in table.values()]
     mean = {name: _mean([rows[name] for rows in whole]) for name in whole[0]}
     lines += [_line(name, one, mean) for name, one in mean.items()]
-    pairs = [(mean[f"{name} + pixels"], mean[name]) for name in NAMES]
+    pairs = [(mean[f"{name} + pixels"], mean[name]) for name in NAMES if name in mean]
     change = {key: float(np.mean([on[key] - off[key] for on, off in pairs])) for key in ("image", "pixel")}
     lost = float(np.mean([on["survival"]["cmr"] - off["survival"]["cmr"] for on, off in pairs]))
-    lines += ["", f"Mean change over both directions and all points: I-AUROC {100 * change['image']:+.2f}, P-AUROC"]
+    lines += ["", f"Mean change over the directions and points: I-AUROC {100 * change['image']:+.2f}, P-AUROC"]
     lines += [f"{100 * change['pixel']:+.2f}, CMR {100 * lost:+.2f}.", "", "Classes that lose most:", ""]
     lines += [f"- {where}: {cls}, {100 * change:+.1f}" for where, (cls, change) in worst.items()]
     lines += _speed_lines(speed)

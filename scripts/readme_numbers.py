@@ -1,4 +1,4 @@
-"""Write the results table of README.md from docs/pixels/transfer.json and docs/benchmark/default.json.
+"""Write the results of README.md from the transfer tables of docs/routers and docs/pixels and from docs/benchmark.
 
     python scripts/readme_numbers.py
 
@@ -17,15 +17,15 @@ START, END = "<!-- numbers: scripts/readme_numbers.py -->", "<!-- end of numbers
 POINTS = ("dense", "prune30", "prune50", "prune70")
 
 
-def numbers(transfer: dict[str, Any], benchmark: dict[str, Any]) -> str:
+def numbers(transfer: dict[str, Any], pixels: dict[str, Any], benchmark: dict[str, Any]) -> str:
     """The table: accuracy and survival on suites the checkpoints have not seen, time and FLOPs against dense."""
     speed = {record["point"]: record for record in benchmark["records"] if record["batch"] == 1}
-    directions = [parts["all"] for parts in transfer["table"].values()]
+    directions = list(transfer["table"].values())
 
     def mean(point: str, *names: str) -> float:
         found = []
         for rows in directions:
-            value: Any = rows[point if point == "dense" else f"{point} + pixels"]
+            value: Any = rows[f"keepad: {point}"]
             for name in names:
                 value = value[name]
             found.append(value)
@@ -51,13 +51,38 @@ def numbers(transfer: dict[str, Any], benchmark: dict[str, Any]) -> str:
     lines += [
         "",
         "- Accuracy: mean of the two transfer directions, each checkpoint on suites that it has not seen "
-        f"({unseen}): `python scripts/compare_pixels.py --data ../shared/data --out docs/pixels/transfer --speed "
-        "docs/pixels/speed-*.json -- m2i.safetensors i2m.safetensors`. [All numbers](docs/pixels/transfer.md), and "
-        "[those of the routers alone](docs/routers/transfer.md).",
+        f"({unseen}): `python scripts/compare_routers.py --data ../shared/data --out docs/routers/transfer --adopted "
+        "m2i.safetensors i2m.safetensors`, routers alone. [All numbers](docs/routers/transfer.md).",
+        pixel_router(pixels),
         f"- Speed: `{benchmark['settings']['command']}`, one image at a time on {machine['cores']} CPU cores, dense "
         "and pruned interleaved. [All numbers](docs/benchmark/default.md).",
     ]
     return "\n".join(lines)
+
+
+def pixel_router(pixels: dict[str, Any]) -> str:
+    """What the pixel router does to prune70: accuracy on unseen suites, and time by suite."""
+    wholes = [parts["all"] for parts in pixels["table"].values()]
+
+    def change(*names: str) -> float:
+        found = []
+        for rows in wholes:
+            on, off = rows["prune70 + pixels"], rows["prune70"]
+            for name in names:
+                on, off = on[name], off[name]
+            found.append(100 * (on - off))
+        return sum(found) / len(found)
+
+    gains = {
+        suite: rows["prune70"]["median_ms"] / rows["prune70 + pixels"]["median_ms"]
+        for suite, rows in pixels["speed"].items()
+    }
+    told = ", ".join(f"{suite} {gain:.2f}x" for suite, gain in gains.items())
+    return (
+        "- The pixel router is part of the pruned points and depends on the images. It changes prune70 by "
+        f"{change('image'):+.1f} I-AUROC, {change('pixel'):+.1f} P-AUROC, {change('survival', 'dtr'):+.1f} DTR and "
+        f"{change('survival', 'cmr'):+.2f} CMR, and makes it faster: {told}. [All numbers](docs/pixels/transfer.md)."
+    )
 
 
 def updated(readme: str, table: str) -> str:
@@ -68,9 +93,10 @@ def updated(readme: str, table: str) -> str:
 
 def main() -> None:
     readme = ROOT / "README.md"
-    transfer = json.loads((ROOT / "docs" / "pixels" / "transfer.json").read_text())
+    transfer = json.loads((ROOT / "docs" / "routers" / "transfer.json").read_text())
     benchmark = json.loads((ROOT / "docs" / "benchmark" / "default.json").read_text())
-    text = updated(readme.read_text(), numbers(transfer, benchmark))
+    pixels = json.loads((ROOT / "docs" / "pixels" / "transfer.json").read_text())
+    text = updated(readme.read_text(), numbers(transfer, pixels, benchmark))
     if "--check" in sys.argv:
         sys.exit(0 if text == readme.read_text() else "README.md is out of date: run python scripts/readme_numbers.py")
     readme.write_text(text)

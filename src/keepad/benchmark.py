@@ -44,6 +44,7 @@ from keepad.presets import OperatingPoint, with_pixel_router
 
 ENGINES = ("torch", "openvino", "onnx")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of glibc's mallopt
 STAGES = ("embed", "before", "routing", "between", "after", "recovery", "scoring")
 
 
@@ -534,14 +535,22 @@ def _peak_memory(one_pass: Callable[[], object]) -> float | None:
 
     On Linux the kernel keeps the highest resident size of a process and lets the process reset it, so nothing falls
     between two samples. Freed memory is given back first, since a pass that only fills old holes would seem to need
-    nothing. Other systems have a highest size that cannot be reset: None.
+    nothing; and for this one pass every larger tensor gets pages of its own, since a heap in pieces would seem to need
+    more. Other systems have a highest size that cannot be reset: None.
     """
     try:
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-        resident = _status("VmRSS")
-        one_pass()
-        return max(0, _status("VmHWM") - resident) * 1024 / 1e6
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_MMAP_THRESHOLD, 1 << 16)
+        try:
+            one_pass()  # threads and libraries keep some memory for good; it is not this pass that needs it
+            libc.malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")
+            resident = _status("VmRSS")
+            one_pass()
+            return max(0, _status("VmHWM") - resident) * 1024 / 1e6
+        finally:  # where glibc's own moving thresholds end up
+            libc.mallopt(_MMAP_THRESHOLD, 1 << 25)
+            libc.mallopt(_TRIM_THRESHOLD, 1 << 26)
     except (OSError, AttributeError, TypeError):  # no /proc, not allowed to reset, or another C library
         return None
 

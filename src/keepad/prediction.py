@@ -121,5 +121,5 @@ class Prediction:
         return draw_panels(self, scale=scale)
 
     def save(self, path: str | Path, *, scale: float = 1.0) -> None:
-        """Write `plot()` as a PNG."""
-        self.plot(scale=scale).save(path, format="PNG")
+        """Write `plot()` as a PNG; packed lightly, because packing it well takes as long as drawing it."""
+        self.plot(scale=scale).save(path, format="PNG", compress_level=1)

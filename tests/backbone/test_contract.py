@@ -9,6 +9,7 @@ import timm
 import torch
 from torch import nn
 
+import keepad.backbone.vit
 from keepad.backbone import BACKBONES, Backbone, BackboneSpec, build_backbone, spec_of
 from keepad.errors import KeepADError
 from keepad.loading import with_fresh_parts
@@ -122,6 +123,17 @@ def test_images_of_a_ragged_batch_do_not_see_each_other(backbone: Backbone, toke
     for image in (0, 1):
         alone = backbone.run(ragged.select(image), 1, backbone.depth)
         torch.testing.assert_close(together.select(image).x, alone.x, atol=1e-5, rtol=1e-5)
+
+
+def test_taking_images_and_rows_in_parts_changes_nothing(
+    backbone: Backbone, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ragged = tokens.gather([torch.arange(0, 9, 2), *(torch.arange(7) for _ in range(tokens.images - 1))])
+    whole = backbone.run(ragged, 1, 2)  # recorded for gradients, and so in one piece
+    monkeypatch.setattr(keepad.backbone.vit, "_PART", 3)
+    with torch.inference_mode():
+        parts = backbone.run(ragged, 1, 2)
+    torch.testing.assert_close(parts.x, whole.x, rtol=1e-4, atol=1e-5)
 
 
 def test_an_input_that_is_no_multiple_of_the_patch_is_refused(backbone: Backbone) -> None:

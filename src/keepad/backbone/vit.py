@@ -1,12 +1,13 @@
 """A timm ViT or Eva behind one small face: embed, run blocks a..b on live tokens, norm.
 
 timm owns the modules and the weights; the forward pass is ours, because live tokens are packed (see `tokens.py`):
-linear layers see all tokens of the batch at once and attention stays inside each image.
+linear layers see all tokens of the batch at once (on a GPU; a CPU takes them image by image, in parts that its caches
+hold) and attention stays inside each image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -23,6 +24,7 @@ from keepad.tokens import Tokens
 _POST_NORM = (ResPostBlock, EvaBlockPostNorm)
 _BLOCKS = (Block, ResPostBlock, EvaBlock, EvaBlockPostNorm)
 _ATTENTION = (Attention, AttentionRope, EvaAttention)
+_PART = 1536  # rows that go through a block's second half together on a CPU; fewer are slower
 _EPS = 1e-6  # keeps the logarithm of a presence finite
 
 
@@ -179,6 +181,11 @@ class Backbone(nn.Module):
             presence: (P,) how present each live patch is, in (0, 1]. Only training has it: less present patches are
                 attended to less and leave each block smaller, so that a selector feels what its choice does.
         """
+        if tokens.images > 1 and presence is None and _frugal(tokens.x):
+            out = torch.empty_like(tokens.x)
+            for image, part in enumerate(out.split(list(tokens.lengths))):
+                part.copy_(self.run(tokens.select(image), first, last).x)
+            return tokens.with_features(out)
         x = tokens.x
         rows = None if presence is None else tokens.spread(presence)
         for layer in range(first, last + 1):
@@ -229,10 +236,29 @@ def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, prese
     """x: (T, C) -> (T, C), with LayerScale and the place of the norms as the family has them."""
     if isinstance(block, _POST_NORM):
         x = x + block.norm1(_attend(block.attn, x, tokens, rope, presence))
-        return x + block.norm2(block.mlp(x))
-    first, second = block.norm1, block.norm2
-    x = x + _scale(block, 1, _attend(block.attn, first(x), tokens, rope, presence))
-    return x + _scale(block, 2, block.mlp(second(x)))
+        return _in_parts(lambda rows: rows + block.norm2(block.mlp(rows)), x)
+    x = x + _scale(block, 1, _attend(block.attn, block.norm1(x), tokens, rope, presence))
+    return _in_parts(lambda rows: rows + _scale(block, 2, block.mlp(block.norm2(rows))), x)
+
+
+def _frugal(x: Tensor) -> bool:
+    """Whether it pays to take images and rows one after the other: on a CPU, which fills up with one image anyway.
+
+    What a block holds at a time is then of the size of the caches, not of the batch. A graph that is recorded, for
+    training or for export, stays whole.
+    """
+    return x.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def _in_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """What a function of single rows gives for (T, C) -> (T, C)."""
+    if not _frugal(x) or len(x) <= _PART:
+        return function(x)
+    out = torch.empty_like(x)
+    parts = -(-len(x) // _PART)
+    for given, made in zip(x.chunk(parts), out.chunk(parts), strict=True):
+        made.copy_(function(given))
+    return out
 
 
 def _scale(block: Any, branch: int, x: Tensor) -> Tensor:

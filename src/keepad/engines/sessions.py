@@ -78,6 +78,8 @@ class _Onnx:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        # Each segment has threads of its own: those of one must not look for work while another computes.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._names = [one.name for one in self._session.get_inputs()]
