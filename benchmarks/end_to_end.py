@@ -2,9 +2,9 @@
 
 Two hundred JPEG files (the demo images in turns, 900 pixels wide, each with its own noise) go through the same code
 that the command runs: reading, resizing, forward pass, lines, overlays and report. Its wall time is divided by the sum
-of its own forward times (the goal is at most 1.15), and by that of the same files decoded beforehand with nothing beside
-the network: on few cores, what runs beside it slows it down, and the first ratio does not see that. Loading the model is
-not part of it.
+of its own forward times (the goal is at most 1.15), and by that of the same files, decoded beforehand, with nothing
+beside the network: on few cores, what runs beside it slows it down, and the first ratio does not see that. Loading the
+model is not part of it.
 """
 
 from __future__ import annotations
