@@ -45,7 +45,9 @@ def main() -> None:
     for path in args.checkpoints:
         found = bench.measure(path, [*without, *thinned], dense="dense" in args.points)
         rows = [*args.points, *(point.name for point in thinned)]
-        parts = {"all": found, **{suite: {suite: classes} for suite, classes in found.items()}}
+        parts = {"all": found}
+        if len(found) > 1:
+            parts |= {suite: {suite: classes} for suite, classes in found.items()}
         table[" ".join(found)] = {
             part: {name: summary(content, name) for name in rows} for part, content in parts.items()
         }
