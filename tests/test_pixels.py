@@ -10,10 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keepad.budgets import on_lattice
 from keepad.model import KeepAD
 from keepad.pixels import thin
 from keepad.prediction import Certificate
 from keepad.presets import POINTS, PixelBudget
+from keepad.routing import standardised
 
 PATCH = (4, 5)
 
@@ -154,3 +156,52 @@ def test_embedding_some_patches_is_embedding_all_and_dropping_the_rest(tiny):
     assert some.counts == every.counts
     assert torch.equal(some.index, every.index)
     torch.testing.assert_close(some.x, every.x, atol=1e-5, rtol=1e-5)
+
+
+def test_whom_a_patch_stands_for_is_counted_once_each(half_flat, tiny):
+    found = thin(half_flat[0], tiny.backbone.patch, PixelBudget())
+    assert found.mass.sum() == 99
+    assert found.mass.max() == 16
+    assert not found.whole
+    landmarks = found.landmarks(tiny.grid)
+    on_them = set(found.index[landmarks].tolist())
+    assert on_them == {int(found.owner[cell]) for cell in range(99) if on_lattice(np.array([cell]), tiny.grid)[0]}
+
+
+def test_attention_hears_a_stand_in_as_often_as_there_are_patches_behind_it(tiny):
+    """Rows that are told three times and one row of mass three are the same to everyone."""
+    backbone, generator = tiny.backbone, torch.Generator().manual_seed(8)
+    x = torch.randn(backbone.prefix + 4, backbone.width, generator=generator)
+    mass = torch.tensor([1.0, 3.0, 1.0, 2.0])
+    repeated = torch.repeat_interleave(torch.arange(4), mass.long())
+    some = replace(backbone.tokens_at(x, torch.arange(4), tiny.grid), mass=mass)
+    rows = torch.cat([torch.arange(backbone.prefix), repeated + backbone.prefix])
+    every = backbone.tokens_at(x[rows], torch.arange(7), tiny.grid)
+    heard, told = backbone.run(some, 1, 3), backbone.run(every, 1, 3)
+    torch.testing.assert_close(heard.patches()[repeated], told.patches(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(heard.cls(), told.cls(), atol=1e-5, rtol=1e-5)
+    silent = backbone.run(replace(some, mass=None), 1, 3)
+    assert not torch.allclose(silent.cls(), told.cls(), atol=1e-3)
+
+
+def test_statistics_of_the_shallow_router_count_stand_ins_by_their_mass(tiny):
+    generator = torch.Generator().manual_seed(9)
+    values, mass = torch.randn(5, generator=generator), torch.tensor([1.0, 4.0, 1.0, 2.0, 16.0])
+    repeated = torch.repeat_interleave(torch.arange(5), mass.long())
+    torch.testing.assert_close(standardised(values, mass)[repeated], standardised(values[repeated]))
+    x = torch.randn(5, tiny.backbone.width, generator=generator)
+    visual = tiny.deep.visual
+    torch.testing.assert_close(visual(x, mass)[repeated], visual(x[repeated]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_batch_that_mixes_thinned_and_whole_images_keeps_each_ones_mass(tiny, half_flat):
+    """Ragged batches carry the mass image by image, through `gather` and `select` too."""
+    images = torch.from_numpy(half_flat).permute(0, 3, 1, 2).float() / 255
+    thinned = [thin(one, tiny.backbone.patch, PixelBudget()) for one in half_flat]
+    tokens = tiny.prefix(images, None, thinned)
+    for place, one in enumerate(thinned):
+        alone = tiny.prefix(images[place][None], None, [one])
+        torch.testing.assert_close(tokens.select(place).x, alone.x, atol=1e-5, rtol=1e-5)
+        assert tokens.select(place).mass.tolist() == one.mass.tolist()
+    kept = tokens.gather([torch.tensor([0, 2]), torch.tensor([1])])
+    assert kept.mass.tolist() == [*thinned[0].mass[[0, 2]], thinned[1].mass[1]]

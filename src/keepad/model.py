@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -178,12 +178,12 @@ class KeepAD(nn.Module, Detector):
             stages: Where time is booked.
             thinned: What the pixel router decided for each of them; all patches if None.
         """
-        if thinned is None or all(len(one.index) == len(one.owner) for one in thinned):
+        if thinned is None or all(one.whole for one in thinned):
             tokens = self.backbone.embed(images)
         else:
-            tokens = self.backbone.embed_some(
-                images, [torch.from_numpy(one.index).to(images.device) for one in thinned]
-            )
+            live = [torch.from_numpy(one.index).to(images.device) for one in thinned]
+            mass = torch.cat([torch.from_numpy(one.mass) for one in thinned]).to(images.device)
+            tokens = replace(self.backbone.embed_some(images, live), mass=mass)
         if stages:
             stages.mark("embed")
         tokens = self.backbone.run(tokens, 1, self.placement.shallow - 1)
@@ -224,7 +224,7 @@ class KeepAD(nn.Module, Detector):
             owners = [torch.from_numpy(one.owner).to(tokens.x.device) for one in thinned]
         scores: Sequence[Tensor | None] = [None] * tokens.images
         if point.shallow is not None:
-            tokens, scores = self._route_shallow(tokens, point.shallow, owners)
+            tokens, scores = self._route_shallow(tokens, point.shallow, thinned)
         live = tokens.per_image(tokens.index)
         stages.mark("routing")
         tokens = self.backbone.run(tokens, place.shallow, place.deep - 1)
@@ -319,17 +319,26 @@ class KeepAD(nn.Module, Detector):
         return self.deep(x, F.normalize(self.head.patch[0], dim=-1), unlikeness)
 
     def _route_shallow(
-        self, tokens: Tokens, budget: ShallowBudget, owners: Sequence[Tensor | None]
+        self, tokens: Tokens, budget: ShallowBudget, thinned: Sequence[Thinned] | None
     ) -> tuple[Tokens, list[Tensor]]:
         """The tokens that stay, and the standardised scores of all cells, each that of its owner."""
         keep, scores = [], []
-        parts = zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), owners, strict=True)
-        for x, index, owner in parts:
-            score = self.shallow(x, index, tokens.grid)
+        certificates = [None] * tokens.images if thinned is None else thinned
+        masses = [None] * tokens.images if tokens.mass is None else tokens.per_image(tokens.mass)
+        parts = zip(
+            tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), certificates, masses, strict=True
+        )
+        for x, index, certificate, mass in parts:
+            landmarks = owner = None
+            if certificate is not None:
+                landmarks = torch.from_numpy(certificate.landmarks(tokens.grid)).to(x.device)
+                owner = torch.from_numpy(certificate.owner).to(x.device)
+            score = self.shallow(x, index, tokens.grid, landmarks, mass)
             keep.append(keep_shallow(score, index, tokens.grid, budget))
-            known = standardised(score)
+            known = standardised(score, mass)
             scores.append(known if owner is None else known[torch.searchsorted(index, owner)])
-        return tokens.gather(keep), scores
+        # From here on some tokens are gone for which none stands, so those that are left count alike.
+        return replace(tokens.gather(keep), mass=None), scores
 
     def _route_deep(
         self, tokens: Tokens, entry: Tensor | None, budget: DeepBudget

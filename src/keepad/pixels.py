@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from keepad.budgets import on_lattice
 from keepad.presets import PixelBudget
 
 _QUIET = 0.1  # share of the patches, the quietest ones, that tells how noisy the sensor is
@@ -30,6 +31,20 @@ class Thinned:
     index: np.ndarray
     owner: np.ndarray
     bound: np.ndarray
+
+    @property
+    def whole(self) -> bool:
+        """Whether every patch stays."""
+        return len(self.index) == len(self.owner)
+
+    @property
+    def mass(self) -> np.ndarray:
+        """(n,) cells that each patch that stays stands for, itself included."""
+        return np.bincount(self.owner, minlength=len(self.owner))[self.index].astype(np.float32)
+
+    def landmarks(self, grid: tuple[int, int]) -> np.ndarray:
+        """Positions in `index` of the patches that stand for the cells of the lattice."""
+        return np.searchsorted(self.index, np.unique(self.owner[on_lattice(np.arange(len(self.owner)), grid)]))
 
 
 def thin(pixels: np.ndarray, patch: tuple[int, int], budget: PixelBudget) -> Thinned:

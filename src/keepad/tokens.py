@@ -24,6 +24,8 @@ class Tokens:
         grid: Rows and columns of the original patch grid.
         prefix: Tokens before the patches of each image; never pruned, never counted.
         rope: Rotary table with one row a token, (T, D) or (depth, heads, T, D), or None.
+        mass: (P,) cells of the grid that each live patch stands for, itself included; None if one each. Attention
+            counts a patch so often, so that those it stands for are heard as if they were there.
     """
 
     x: Tensor
@@ -32,6 +34,7 @@ class Tokens:
     grid: tuple[int, int]
     prefix: int
     rope: Tensor | None = None
+    mass: Tensor | None = None
 
     @property
     def images(self) -> int:
@@ -75,6 +78,8 @@ class Tokens:
 
     def spread(self, values: Tensor, prefix: float = 1.0) -> Tensor:
         """(T,) one value a row of `x`: those of the live patches, (P,), and `prefix` at the prefix tokens."""
+        if self.images == 1:
+            return torch.cat([values.new_full((self.prefix,), prefix), values])
         rows = values.new_full((self.x.shape[0],), prefix)
         return rows.index_put((self.patch_rows(),), values)
 
@@ -90,7 +95,7 @@ class Tokens:
         return values.split(list(self.counts))
 
     def gather(self, keep: Sequence[Tensor]) -> Tokens:
-        """The tokens at `keep[b]`, positions among the live patches of image b: features, indices, rotary rows."""
+        """The tokens at `keep[b]`, positions among the live patches of image b."""
         prefix_rows, patch_rows = self.prefix_rows(), self.per_image(self.patch_rows())
         rows = torch.cat([part for b, kept in enumerate(keep) for part in (prefix_rows[b], patch_rows[b][kept])])
         return Tokens(
@@ -100,6 +105,9 @@ class Tokens:
             grid=self.grid,
             prefix=self.prefix,
             rope=None if self.rope is None else self.rope[..., rows, :],
+            mass=None
+            if self.mass is None
+            else torch.cat([m[k] for m, k in zip(self.per_image(self.mass), keep, strict=True)]),
         )
 
     def select(self, image: int) -> Tokens:
@@ -113,4 +121,5 @@ class Tokens:
             grid=self.grid,
             prefix=self.prefix,
             rope=None if self.rope is None else self.rope[..., start:stop, :],
+            mass=None if self.mass is None else self.per_image(self.mass)[image],
         )

@@ -163,12 +163,13 @@ def test_engines_take_turns_with_torch_and_are_measured_against_its_dense(tiny, 
     assert pruned.keep < pruned.keep_shallow < pruned.keep_pixels == 1
 
 
-def test_the_pixel_router_thins_what_an_engine_embeds(tiny, folders):
+@pytest.mark.parametrize("name", ["dense", "prune70"])
+def test_the_pixel_router_thins_what_an_engine_embeds(tiny, folders, name):
     pixels = np.full((1, *tiny.image_size, 3), 120, dtype=np.uint8)
     pixels[0, 40:60, 50:90] = np.random.default_rng(0).integers(0, 256, (20, 40, 3))
-    point = replace(POINTS["prune70"], pixels=PixelBudget())
-    (ours,) = tiny.find(pixels, [point])["prune70"]
-    (theirs,) = load_engine(folders["onnx"]).find(pixels, [point])["prune70"]
+    point = replace(POINTS[name], pixels=PixelBudget())
+    (ours,) = tiny.find(pixels, [point])[name]
+    (theirs,) = load_engine(folders["onnx"]).find(pixels, [point])[name]
     assert theirs.thinned.index.tolist() == ours.thinned.index.tolist()
     assert len(theirs.thinned.index) < 60
     assert theirs.survivors.tolist() == ours.survivors.tolist()

@@ -188,9 +188,13 @@ class Backbone(nn.Module):
             return tokens.with_features(out)
         x = tokens.x
         rows = None if presence is None else tokens.spread(presence)
+        bias = None if rows is None else (rows + _EPS).log()
+        if tokens.mass is not None:
+            mass = tokens.spread(tokens.mass.to(x.dtype)).log()
+            bias = mass if bias is None else bias + mass
         for layer in range(first, last + 1):
             rope = tokens.rope if tokens.rope is None or tokens.rope.ndim == 2 else tokens.rope[layer - 1]
-            x = _run_block(self.vit.blocks[layer - 1], x, tokens, rope, rows)
+            x = _run_block(self.vit.blocks[layer - 1], x, tokens, rope, bias)
             if rows is not None:
                 x = x * rows[:, None]
         return tokens.with_features(x)
@@ -232,12 +236,12 @@ def _rotary_rows(rope: Tensor, prefix: int, batch: int) -> Tensor:
     return torch.cat([rows] * batch, dim=-2)
 
 
-def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, presence: Tensor | None) -> Tensor:
+def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Tensor | None) -> Tensor:
     """x: (T, C) -> (T, C), with LayerScale and the place of the norms as the family has them."""
     if isinstance(block, _POST_NORM):
-        x = x + block.norm1(_attend(block.attn, x, tokens, rope, presence))
+        x = x + block.norm1(_attend(block.attn, x, tokens, rope, bias))
         return _in_parts(lambda rows: rows + block.norm2(block.mlp(rows)), x)
-    x = x + _scale(block, 1, _attend(block.attn, block.norm1(x), tokens, rope, presence))
+    x = x + _scale(block, 1, _attend(block.attn, block.norm1(x), tokens, rope, bias))
     return _in_parts(lambda rows: rows + _scale(block, 2, block.mlp(block.norm2(rows))), x)
 
 
@@ -269,8 +273,8 @@ def _scale(block: Any, branch: int, x: Tensor) -> Tensor:
     return x if gamma is None else gamma * x
 
 
-def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, presence: Tensor | None) -> Tensor:
-    """Self-attention of (T, C) normalised tokens, each image by itself; keys count by their presence, (T,)."""
+def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Self-attention of (T, C) normalised tokens, each image by itself; bias: (T,) added to the logits of each key."""
     q, k, v = _project(attn, x)  # each (T, heads, D)
     q, k = attn.q_norm(q), attn.k_norm(k)
     if rope is not None:
@@ -283,7 +287,6 @@ def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, presence:
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
 
-    bias = None if presence is None else (presence + _EPS).log()
     if tokens.uniform:
         out = _attention_of_equals(q, k, v, tokens.images, bias)
     else:

@@ -20,9 +20,11 @@ _EPS = 1e-6
 _EDGE = 1e-4  # responses are kept so far from 0 and 1 that their logits stay finite
 
 
-def standardised(values: np.ndarray) -> np.ndarray:
-    """Zero mean and unit deviation over the tokens of one image, (n,) -> (n,)."""
-    return (values - values.mean()) / (values.std() + np.float32(_EPS))
+def standardised(values: np.ndarray, mass: np.ndarray | None = None) -> np.ndarray:
+    """Zero mean and unit deviation over the tokens of one image, (n,) -> (n,), each counted `mass` times."""
+    share = np.full_like(values, 1 / len(values)) if mass is None else mass / mass.sum()
+    centred = values - (share * values).sum()
+    return centred / (np.sqrt((share * centred**2).sum()) + np.float32(_EPS))
 
 
 def keep_shallow(scores: np.ndarray, index: np.ndarray, grid: Grid, budget: ShallowBudget) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +34,17 @@ def load_engine(
 
 @dataclass(frozen=True)
 class _Live:
-    """Live tokens of one image: (prefix + n, C) features and (n,) grid indices."""
+    """Live tokens of one image: (prefix + n, C) features, (n,) grid indices, (n,) cells that each stands for."""
 
     x: np.ndarray
     index: np.ndarray
+    mass: np.ndarray
     prefix: int
 
     def gather(self, keep: np.ndarray) -> _Live:
-        """The patches at these positions, and the prefix."""
+        """The patches at these positions, and the prefix; they count alike, since none stands for those that go."""
         rows = np.concatenate([np.arange(self.prefix), keep + self.prefix])
-        return _Live(self.x[rows], self.index[keep], self.prefix)
+        return _Live(self.x[rows], self.index[keep], np.ones_like(self.mass[keep]), self.prefix)
 
 
 class EngineDetector(Detector):
@@ -97,18 +98,21 @@ class EngineDetector(Detector):
             for budget in dict.fromkeys(point.pixels for point in points):
                 thinned = None if budget is None else thin(image, self.info.patch, budget)
                 stages.mark("routing")
-                live, scores = self._prefix(image, self._whole if thinned is None else thinned.index)
+                live, scores = self._prefix(image, thinned)
                 stages.mark("before")
                 for point in (point for point in points if point.pixels == budget):
                     found[point.name].append(self._finish(live, scores, point, thinned, stages))
         return found
 
-    def _prefix(self, image: np.ndarray, index: np.ndarray) -> tuple[_Live, np.ndarray]:
-        patches = patches_of(image, self.info.patch)
-        landmarks = np.flatnonzero(on_lattice(index, self.grid))
-        some = patches if len(index) == len(patches) else patches[index]
-        x, scores = self._session("prefix")(some, index, landmarks)
-        return _Live(x, index, self.info.prefix), scores
+    def _prefix(self, image: np.ndarray, thinned: Thinned | None) -> tuple[_Live, np.ndarray]:
+        patches, index = patches_of(image, self.info.patch), self._whole
+        if thinned is None or thinned.whole:
+            landmarks, mass = np.flatnonzero(on_lattice(index, self.grid)), np.ones(len(index), dtype=np.float32)
+        else:
+            index, landmarks, mass = thinned.index, thinned.landmarks(self.grid), thinned.mass
+            patches = patches[index]
+        x, scores = self._session("prefix")(patches, index, landmarks, mass)
+        return _Live(x, index, mass, self.info.prefix), scores
 
     def _finish(
         self, live: _Live, scores: np.ndarray, point: OperatingPoint, thinned: Thinned | None, stages: Stages
@@ -116,14 +120,14 @@ class EngineDetector(Detector):
         known_scores = risks = evidence = None
         owner = None if thinned is None else thinned.owner
         if point.shallow is not None:
-            known_scores = standardised(scores)
+            known_scores = standardised(scores, live.mass)
             if owner is not None:
                 known_scores = known_scores[np.searchsorted(live.index, owner)]
             live = live.gather(keep_shallow(scores, live.index, self.grid, point.shallow))
         entered = live.index
         stages.mark("routing")
-        x, entry, risk = self._session("middle")(live.x, live.index)
-        live = _Live(x, live.index, live.prefix)
+        x, entry, risk = self._session("middle")(live.x, live.index, live.mass)
+        live = replace(live, x=x)
         stages.mark("between")
         if point.deep is not None:
             keep, evidence = keep_deep(risk, live.index, self.grid, point.deep)
@@ -132,7 +136,7 @@ class EngineDetector(Detector):
 
         place = self.info.placement
         last = place.exit if point.early_exit else place.head_layers[-1]
-        read, cls = self._session(tail_name(place.exit, last))(live.x, live.index, entry)
+        read, cls = self._session(tail_name(place.exit, last))(live.x, live.index, live.mass, entry)
         stages.mark("after")
         known = Known(known_scores, entered, risks, owner)
         patch_map = recover(read.mean(0), live.index, self.grid, point, known, self.calibration.grades)

@@ -147,9 +147,10 @@ def _example(segment: Segment) -> tuple[torch.Tensor, ...]:
     if isinstance(segment, Prefix):
         width = 3 * model.backbone.patch[0] * model.backbone.patch[1]
         pixels = torch.randint(0, 256, (count, width), generator=generator, dtype=torch.uint8)
-        return pixels, index, on_lattice(index, model.grid).nonzero().squeeze(1)
+        return pixels, index, on_lattice(index, model.grid).nonzero().squeeze(1), torch.ones(count)
     x = torch.randn(count + model.backbone.prefix, model.backbone.width, generator=generator)
-    return (x, index) if isinstance(segment, Middle) else (x, index, torch.rand(count, generator=generator))
+    rest = () if isinstance(segment, Middle) else (torch.rand(count, generator=generator),)
+    return x, index, torch.ones(count), *rest
 
 
 @contextmanager
@@ -270,18 +271,19 @@ def _feeds(model: KeepAD, images: Sequence[ImageSource]) -> dict[str, list[Feed]
     named = segments_of(model)
     found: dict[str, list[Feed]] = {name: [] for name in named}
     index = torch.arange(model.grid[0] * model.grid[1])
+    one_each = torch.ones(len(index))
     first = torch.arange(model.backbone.prefix)
     for image in images:
         patches = patches_of(to_input(read_image(image), model.image_size), model.backbone.patch)
-        given = [torch.from_numpy(patches), index, on_lattice(index, model.grid).nonzero().squeeze(1)]
+        given = [torch.from_numpy(patches), index, on_lattice(index, model.grid).nonzero().squeeze(1), one_each]
         found["prefix"].append([one.numpy() for one in given])
         x, scores = named["prefix"](*given)
         keep = keep_shallow(scores, index, model.grid, point.shallow)
-        given = [x[torch.cat([first, keep + len(first)])], index[keep]]
+        given = [x[torch.cat([first, keep + len(first)])], index[keep], one_each[keep]]
         found["middle"].append([one.numpy() for one in given])
         x, entry, risk = named["middle"](*given)
         chosen = keep_deep(risk, given[1], model.grid, point.deep).keep
-        rest = [x[torch.cat([first, chosen + len(first)])], given[1][chosen], entry[chosen]]
+        rest = [x[torch.cat([first, chosen + len(first)])], given[1][chosen], given[2][chosen], entry[chosen]]
         for name in (name for name in named if name.startswith("tail")):
             found[name].append([one.numpy() for one in rest])
     return found

@@ -14,7 +14,7 @@ from keepad.presets import Calibration, Placement, with_tuples
 
 DESCRIPTION = "engine.json"
 SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
-_FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ def is_exported(path: str | Path | None) -> bool:
 def write_description(folder: Path, info: EngineInfo) -> None:
     """Store the description, last of all, so that a folder that has one is whole."""
     with replacing(folder / DESCRIPTION) as partial:
-        partial.write_text(json.dumps({"format": _FORMAT, **asdict(info)}, indent=1) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps({"format": FORMAT, **asdict(info)}, indent=1) + "\n", encoding="utf-8")
 
 
 def read_description(folder: Path) -> EngineInfo:
     """What the folder says about itself, its files checked against it, or a KeepADError."""
     try:
         fields = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        if fields.pop("format") != _FORMAT:
+        if fields.pop("format") != FORMAT:
             raise KeepADError(f"{folder} was exported by another version of KeepAD; export it again.")
         for key in ("image_size", "patch", "floating"):
             fields[key] = tuple(fields[key])

@@ -22,10 +22,11 @@ class VisualScore(nn.Module):
         self.query = nn.Linear(width, selector_width(width), bias=False)
         self.key = nn.Linear(width, selector_width(width), bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores of the live patches of one image, (n, C) -> (n,)."""
+    def forward(self, x: Tensor, mass: Tensor | None = None) -> Tensor:
+        """Scores of the live patches of one image, (n, C) -> (n,); mass: (n,) how often each counts in the mean."""
         # The key is one vector, so it is carried back through Wq once instead of Wq being applied to every token.
-        direction = self.query.weight.T @ self.key(x.mean(0))
+        mean = x.mean(0) if mass is None else mass @ x / mass.sum()
+        direction = self.query.weight.T @ self.key(mean)
         return x @ direction * self.scale
 
 
@@ -42,7 +43,12 @@ class ShallowSelector(VisualScore):
         self.unlike = nn.Parameter(torch.zeros(())) if cue else None
 
     def forward(  # type: ignore[override]
-        self, x: Tensor, index: Tensor, grid: tuple[int, int], landmarks: Tensor | None = None
+        self,
+        x: Tensor,
+        index: Tensor,
+        grid: tuple[int, int],
+        landmarks: Tensor | None = None,
+        mass: Tensor | None = None,
     ) -> Tensor:
         """Scores of the live patches of one image, (n, C) -> (n,).
 
@@ -51,11 +57,12 @@ class ShallowSelector(VisualScore):
             index: (n,) their places on the grid.
             grid: Rows and columns of the grid.
             landmarks: Positions of the landmarks among them; found here if None.
+            mass: (n,) cells that each token stands for; one each if None.
         """
-        score = super().forward(x)
+        score = super().forward(x, mass)
         if self.unlike is None:
             return score
-        return score + self.unlike * standardised(unlikeness_to_landmarks(x, index, grid, landmarks))
+        return score + self.unlike * standardised(unlikeness_to_landmarks(x, index, grid, landmarks), mass)
 
 
 class DeepSelector(nn.Module):
@@ -95,6 +102,10 @@ class DeepSelector(nn.Module):
         return risk + self.unlike * standardised(unlikeness)
 
 
-def standardised(values: Tensor) -> Tensor:
-    """Zero mean and unit deviation over the tokens of one image, (n,) -> (n,)."""
-    return (values - values.mean()) / (values.std(correction=0) + 1e-6)
+def standardised(values: Tensor, mass: Tensor | None = None) -> Tensor:
+    """Zero mean and unit deviation over the tokens of one image, (n,) -> (n,), each counted `mass` times."""
+    if mass is None:
+        return (values - values.mean()) / (values.std(correction=0) + 1e-6)
+    share = mass / mass.sum()
+    centred = values - share @ values
+    return centred / ((share @ centred.square()).sqrt() + 1e-6)
