@@ -4,7 +4,8 @@
     python scripts/compare_pixels.py --data ../shared/data --out docs/pixels/transfer \\
         --speed docs/pixels/speed-*.json -- m2i.safetensors i2m.safetensors
 
-Without it, passes start from cached tokens, as in `compare_routers.py`, whose state is shared; with it, from pixels.
+Without it, passes start from cached tokens, as in `compare_routers.py`, whose state is shared; with it, from pixels,
+but for images of which it drops nothing.
 Finished classes are kept and not computed again.
 """
 
