@@ -192,3 +192,8 @@ def test_plot_and_save_use_it(tmp_path):
     record = prediction(0.8)
     record.save(tmp_path / "panels.png")
     assert Image.open(tmp_path / "panels.png").tobytes() == draw_panels(record).tobytes()
+    record.save(tmp_path / "panels.jpg")
+    with Image.open(tmp_path / "panels.jpg") as picture:
+        assert picture.format == "JPEG"
+        difference = np.abs(np.asarray(picture).astype(int) - np.asarray(draw_panels(record)))
+    assert difference.mean() < 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ _ANCHORS = ((48, 18, 98), (112, 26, 128), (186, 44, 104), (236, 96, 52), (252, 1
 _FADE_FROM, _FADE_TO, _OPACITY = 0.25, 0.6, 0.75
 _DROPPED_EARLY, _DROPPED_LATE, _KEPT = 0, 1, 2
 _INK, _MUTED, _PAPER = (24, 28, 36), (104, 112, 124), (255, 255, 255)
-_DARK, _TINT, _OUTLINE = (np.array(colour, np.float32) for colour in ((14, 16, 22), (58, 96, 168), (255, 255, 255)))
+_DARK, _TINT, _OUTLINE = (14, 16, 22), (58, 96, 168), (255, 255, 255)
 _BAD, _FINE = (190, 38, 38), (22, 122, 72)
 # An extreme aspect ratio is drawn less extreme, so that there is something to see.
 _MIN_SIDE = 48
@@ -35,10 +36,15 @@ class Panels(NamedTuple):
 
 def colour_map(values: np.ndarray, scale: float = 1.0) -> np.ndarray:
     """(..., 4) floats: red, green, blue in 0..255 and opacity in 0..1 of map values on the fixed scale 0..`scale`."""
+    return _colour_table()[_steps(values, scale)]
+
+
+def _steps(values: np.ndarray, scale: float) -> np.ndarray:
+    """Map values as places in the table of colours."""
     if not scale > 0:
         raise KeepADError(f"The colour scale must end above 0, not at {scale}; 1.0 covers all that a map can hold.")
     steps = np.asarray(values, np.float32) * np.float32(255 / scale)
-    return _colour_table()[np.rint(np.clip(steps, 0, 255)).astype(np.intp)]
+    return np.rint(np.clip(steps, 0, 255)).astype(np.uint8)
 
 
 @cache
@@ -55,22 +61,22 @@ def make_panels(prediction: Prediction, *, scale: float = 1.0, long_side: int = 
     """Image, anomaly map over it, and survivors, without words, `long_side` pixels on their longer side."""
     width, height = _panel_size(prediction.image_size, long_side)
     picture = Image.fromarray(prediction.image).resize((width, height), Image.Resampling.BICUBIC)
-    pixels = np.asarray(picture, np.float32)
-    return Panels(
-        picture,
-        _to_image(_overlay(pixels, prediction, scale)),
-        _to_image(_survivors(pixels, prediction)),
-    )
+    return Panels(picture, _overlay(picture, prediction, scale), _survivors(picture, prediction))
 
 
-def draw_panels(prediction: Prediction, scale: float = 1.0) -> Image.Image:
+def draw_panels(prediction: Prediction, scale: float = 1.0, panels: Panels | None = None) -> Image.Image:
     """One picture with everything: image, anomaly map on the fixed scale 0..`scale`, surviving tokens, and the numbers.
 
     The colours never stretch to the image at hand, so two pictures drawn with one scale can be compared. The map is
     transparent below a quarter of the scale. In the third panel survivors keep their colours, tokens that the deep
-    router dropped are dimmed and blue, and those that the shallow router dropped are dark.
+    router dropped are dimmed and blue, and those that were dropped before are dark.
+
+    Args:
+        prediction: What to draw.
+        scale: End of the colour scale.
+        panels: What `make_panels` made of it at the same scale; made here if None.
     """
-    panels = make_panels(prediction, scale=scale)
+    panels = panels or make_panels(prediction, scale=scale)
     width, height = panels.image.size
     column = max(width, _MIN_COLUMN)
     total = 2 * _MARGIN + 3 * column + 2 * _GAP
@@ -98,47 +104,67 @@ def draw_panels(prediction: Prediction, scale: float = 1.0) -> Image.Image:
     return canvas
 
 
+def write_picture(picture: Image.Image, path: Path) -> None:
+    """As a JPEG, which takes a tenth of the time, where the name says so; else as a PNG, packed lightly."""
+    if path.suffix.lower() in (".jpg", ".jpeg"):
+        picture.save(path, format="JPEG", quality=92, subsampling=0)
+    else:
+        picture.save(path, format="PNG", compress_level=1)
+
+
 def _panel_size(image_size: tuple[int, int], long_side: int) -> tuple[int, int]:
     factor = long_side / max(image_size)
     width, height = (max(round(side * factor), min(_MIN_SIDE, long_side)) for side in image_size)
     return width, height
 
 
-def _overlay(pixels: np.ndarray, prediction: Prediction, scale: float) -> np.ndarray:
-    height, width = pixels.shape[:2]
+def _overlay(picture: Image.Image, prediction: Prediction, scale: float) -> Image.Image:
     anomaly = Image.fromarray(np.ascontiguousarray(prediction.anomaly_map, np.float32))
-    values = np.asarray(anomaly.resize((width, height), Image.Resampling.BILINEAR))
-    colours = colour_map(values, scale)
-    opacity = colours[..., 3:]
-    drawn = pixels * (1 - opacity) + colours[..., :3] * opacity
+    steps = Image.fromarray(_steps(np.asarray(anomaly.resize(picture.size, Image.Resampling.BILINEAR)), scale))
+    red, green, blue, opacity = (steps.point(column) for column in _lookups())
+    drawn = Image.composite(Image.merge("RGB", (red, green, blue)), picture, opacity)
     mask = prediction.pred_mask
-    if mask is not None:
-        inside = np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
-        grown = _grow(inside)
-        # White inside of a black line shows on every colour.
-        drawn[_grow(grown) & ~grown] = _DARK
-        drawn[grown & ~_shrink(inside)] = _OUTLINE
-    return drawn
+    if mask is None:
+        return drawn
+    inside = np.asarray(Image.fromarray(mask).resize(picture.size, Image.Resampling.NEAREST))
+    grown = _grow(inside)
+    # White inside of a black line shows on every colour.
+    drawn = _painted(drawn, _DARK, _grow(grown) & ~grown)
+    return _painted(drawn, _OUTLINE, grown & ~_shrink(inside))
 
 
-def _survivors(pixels: np.ndarray, prediction: Prediction) -> np.ndarray:
+@cache
+def _lookups() -> list[list[int]]:
+    """The table of colours as PIL looks them up: red, green, blue and opacity of each step, 0..255."""
+    table = _colour_table() * np.array([1, 1, 1, 255], np.float32)
+    return [[int(value) for value in column] for column in np.rint(table).T]
+
+
+def _survivors(picture: Image.Image, prediction: Prediction) -> Image.Image:
     rows, columns = prediction.grid
     fate = np.full(rows * columns, _DROPPED_EARLY, np.uint8)
     fate[prediction.survivors_shallow] = _DROPPED_LATE
     fate[prediction.survivors] = _KEPT
-    height, width = pixels.shape[:2]
+    width, height = picture.size
     y, x = np.arange(height) * rows // height, np.arange(width) * columns // width
     fates = fate.reshape(rows, columns)[y][:, x]
-    drawn = pixels.copy()
-    late, early = fates == _DROPPED_LATE, fates == _DROPPED_EARLY
-    drawn[late] = 0.55 * drawn[late] + 0.45 * _TINT
-    drawn[early] = 0.18 * drawn[early].mean(axis=-1, keepdims=True) + 0.82 * _DARK
+    dimmed = Image.blend(picture, Image.new("RGB", picture.size, _TINT), 0.45)
+    dark = Image.blend(picture.convert("L").convert("RGB"), Image.new("RGB", picture.size, _DARK), 0.82)
+    drawn = Image.composite(dimmed, picture, _stencil(fates == _DROPPED_LATE))
+    drawn = Image.composite(dark, drawn, _stencil(fates == _DROPPED_EARLY))
     # Around small cells a line would hide more than it shows.
     if min(height / rows, width / columns) >= _MIN_OUTLINED:
         kept = fates == _KEPT
-        edge = kept & ~_shrink(kept)
-        drawn[edge] = 0.35 * drawn[edge] + 0.65 * _OUTLINE
+        drawn = _painted(drawn, _OUTLINE, kept & ~_shrink(kept), opacity=166)
     return drawn
+
+
+def _stencil(where: np.ndarray, opacity: int = 255) -> Image.Image:
+    return Image.fromarray(where.view(np.uint8) * np.uint8(opacity))
+
+
+def _painted(picture: Image.Image, colour: tuple[int, int, int], where: np.ndarray, opacity: int = 255) -> Image.Image:
+    return Image.composite(Image.new("RGB", picture.size, colour), picture, _stencil(where, opacity))
 
 
 def _grow(mask: np.ndarray) -> np.ndarray:
@@ -165,7 +191,10 @@ def _caption(prediction: Prediction) -> list[tuple[str, tuple[int, int, int]]]:
     pieces = [(f"score {prediction.pred_score:.3f}", _INK)]
     if label is not None:
         pieces.append(("anomalous", _BAD) if label else ("normal", _FINE))
-    pieces.append((f"keep {prediction.keep_shallow:.1%} -> {prediction.keep_final:.1%}", _INK))
+    kept = [prediction.keep_shallow, prediction.keep_final]
+    if prediction.keep_pixels < 1:
+        kept.insert(0, prediction.keep_pixels)
+    pieces.append((f"keep {' -> '.join(f'{share:.1%}' for share in kept)}", _INK))
     if prediction.evidence is not None:
         pieces.append((f"evidence {prediction.evidence:.3f}", _INK))
     pieces.append((prediction.point, _INK))
@@ -206,8 +235,8 @@ def _draw_bar(canvas: Image.Image, corner: tuple[int, int], scale: float) -> Non
 def _draw_legend(canvas: Image.Image, corner: tuple[int, int]) -> None:
     draw = ImageDraw.Draw(canvas)
     x, y = float(corner[0]), corner[1]
-    late = tuple(int(value) for value in 0.55 * 188 + 0.45 * _TINT)
-    early = tuple(int(value) for value in 0.18 * 188 + 0.82 * _DARK)
+    late = tuple(int(0.55 * 188 + 0.45 * value) for value in _TINT)
+    early = tuple(int(0.18 * 188 + 0.82 * value) for value in _DARK)
     for fill, text in ((_PAPER, "kept"), (late, "dropped late"), (early, "dropped early")):
         draw.rectangle((x, y + 3, x + 10, y + 13), fill=fill, outline=_MUTED)
         draw.text((x + 15, y), text, _MUTED, _font(12))

@@ -121,5 +121,7 @@ class Prediction:
         return draw_panels(self, scale=scale)
 
     def save(self, path: str | Path, *, scale: float = 1.0) -> None:
-        """Write `plot()` as a PNG; packed lightly, because packing it well takes as long as drawing it."""
-        self.plot(scale=scale).save(path, format="PNG", compress_level=1)
+        """Write `plot()`: as a JPEG where the name says so, else as a PNG."""
+        from keepad.drawing import write_picture
+
+        write_picture(self.plot(scale=scale), Path(path))

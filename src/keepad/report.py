@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import IO
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
-from keepad.drawing import colour_map, make_panels
+from keepad.drawing import Panels, colour_map, make_panels
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.prediction import Prediction
@@ -98,8 +98,8 @@ class ReportWriter:
             self._closed = True
             self._spool.close()
 
-    def add(self, prediction: Prediction) -> None:
-        """Take a prediction into the report."""
+    def add(self, prediction: Prediction, panels: Panels | None = None) -> None:
+        """Take a prediction into the report, with pictures that are made of `panels` if they exist already."""
         number = len(self._rows)
         self._rows.append(
             _Row(
@@ -122,7 +122,8 @@ class ReportWriter:
             _, dropped = heapq.heapreplace(self._best, entry)
             del self._places[-dropped]
         try:
-            panels = make_panels(prediction, scale=self._scale, long_side=_PICTURE_SIDE)
+            if panels is None:
+                panels = make_panels(prediction, scale=self._scale, long_side=_PICTURE_SIDE)
             self._places[number] = [self._store(panel) for panel in panels]
         except OSError as error:
             raise self._refusal(error) from error
@@ -156,6 +157,8 @@ class ReportWriter:
         )
 
     def _store(self, picture: Image.Image) -> tuple[int, int]:
+        if max(picture.size) > _PICTURE_SIDE:
+            picture = ImageOps.contain(picture, (_PICTURE_SIDE, _PICTURE_SIDE))
         buffer = BytesIO()
         picture.save(buffer, format="JPEG", quality=_PICTURE_QUALITY)
         self._spool.seek(0, os.SEEK_END)

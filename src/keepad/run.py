@@ -17,6 +17,7 @@ from rich.table import Table
 
 from keepad.console import progress
 from keepad.detector import Detector, ImageSource
+from keepad.drawing import draw_panels, make_panels, write_picture
 from keepad.errors import KeepADError
 from keepad.files import writable_folder
 from keepad.prediction import Prediction
@@ -185,8 +186,9 @@ class Painter:
 def _paint(prediction: Prediction, report: ReportWriter | None, overlays: Path, names: dict[Path, str]) -> None:
     if report:
         assert prediction.path is not None
-        prediction.save(overlays / names[prediction.path])
-        report.add(prediction)
+        panels = make_panels(prediction)
+        write_picture(draw_panels(prediction, panels=panels), overlays / names[prediction.path])
+        report.add(prediction, panels)
 
 
 _LONGEST_NAME = 200  # bytes; file systems allow 255
@@ -198,7 +200,7 @@ def _failed(path: Path, error: KeepADError) -> dict[str, Any]:
 
 
 def _overlay_names(paths: Sequence[Path]) -> dict[Path, str]:
-    """A flat, distinct PNG name for every image: its path below what all of them share."""
+    """A flat, distinct JPEG name for every image: its path below what all of them share."""
     whole = {path: path.absolute() for path in paths}
     try:
         shared = len(Path(os.path.commonpath([path.parent for path in whole.values()])).parts)
@@ -211,5 +213,5 @@ def _overlay_names(paths: Sequence[Path]) -> dict[Path, str]:
         if name in taken or len(name.encode()) > _LONGEST_NAME:
             name = f"{number}__{place.name[-_LONGEST_NAME // 4 :]}"
         taken.add(name)
-        names[path] = f"{name}.png"
+        names[path] = f"{name}.jpg"
     return names

@@ -87,7 +87,7 @@ def test_a_folder_becomes_lines_overlays_and_a_report(
     assert all(row["error"] is None and row["pred_label"] is None for row in rows)
     overlays = sorted(path.name for path in (out / "overlays").iterdir())
     assert len(overlays) == 10
-    assert overlays[0] == "part0__0.png.png"
+    assert overlays[0] == "part0__0.png.jpg"
     html = (out / "report.html").read_text()
     assert all(f"{number}.png" in html for number in range(10))
     assert point in html
@@ -146,16 +146,16 @@ def test_an_unwritable_output_folder(folder: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_a_full_disk_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    from keepad.prediction import Prediction
+    import keepad.run
 
-    saved = Prediction.save
+    write = keepad.run.write_picture
 
-    def save(self: Prediction, path: Path, **options: float) -> None:
+    def full(picture: Image.Image, path: Path) -> None:
         if "4.png" in str(path):
             raise OSError(28, "No space left on device")
-        saved(self, path, **options)
+        write(picture, path)
 
-    monkeypatch.setattr(Prediction, "save", save)
+    monkeypatch.setattr(keepad.run, "write_picture", full)
     assert run("predict", folder, "--out", tmp_path / "out", monkeypatch=monkeypatch) == 2
     assert "No space left on device; what was written so far is kept" in capsys.readouterr().err.replace("\n", " ")
     assert len(lines(tmp_path / "out")) == 2  # 0.png and 2.png come before 4.png
