@@ -23,6 +23,7 @@ from keepad.benchmark import (
     Plan,
     Record,
     Turn,
+    _peak_of_tensors,
     pictures,
     run,
     run_model,
@@ -326,3 +327,13 @@ def test_command_refuses(command: typer.Typer, words: list[str], sentence: str) 
     result = CliRunner().invoke(command, words)
     assert isinstance(result.exception, KeepADError)
     assert sentence in str(result.exception)
+
+
+def test_peak_memory_is_what_is_held_at_once_not_what_is_held_in_turns() -> None:
+    def one_pass() -> None:
+        for _ in range(3):
+            both = [torch.zeros(250_000), torch.zeros(250_000)]  # two megabytes
+            del both
+
+    one_pass()
+    assert _peak_of_tensors(one_pass) == pytest.approx(2.0, abs=0.01)

@@ -182,8 +182,9 @@ class KeepAD(nn.Module, Detector):
             tokens = self.backbone.embed(images)
         else:
             live = [torch.from_numpy(one.index).to(images.device) for one in thinned]
-            mass = torch.cat([torch.from_numpy(one.mass) for one in thinned]).to(images.device)
-            tokens = replace(self.backbone.embed_some(images, live), mass=mass)
+            mass = torch.cat([torch.from_numpy(one.mass) for one in thinned])
+            tokens = self.backbone.embed_some(images, live)
+            tokens = replace(tokens, mass=mass.to(tokens.x))
         if stages:
             stages.mark("embed")
         tokens = self.backbone.run(tokens, 1, self.placement.shallow - 1)

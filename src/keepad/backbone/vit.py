@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import PatchEmbed, apply_rot_embed_cat, resample_abs_pos_embed
+from timm.layers import Mlp, PatchEmbed, apply_rot_embed_cat, resample_abs_pos_embed
 from timm.layers.attention import Attention, AttentionRope
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
@@ -190,7 +190,7 @@ class Backbone(nn.Module):
         rows = None if presence is None else tokens.spread(presence)
         bias = None if rows is None else (rows + _EPS).log()
         if tokens.mass is not None:
-            mass = tokens.spread(tokens.mass.to(x.dtype)).log()
+            mass = tokens.spread(tokens.mass).log()
             bias = mass if bias is None else bias + mass
         for layer in range(first, last + 1):
             rope = tokens.rope if tokens.rope is None or tokens.rope.ndim == 2 else tokens.rope[layer - 1]
@@ -240,9 +240,17 @@ def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias:
     """x: (T, C) -> (T, C), with LayerScale and the place of the norms as the family has them."""
     if isinstance(block, _POST_NORM):
         x = x + block.norm1(_attend(block.attn, x, tokens, rope, bias))
-        return _in_parts(lambda rows: rows + block.norm2(block.mlp(rows)), x)
+        return _in_parts(lambda rows: rows + block.norm2(_mlp(block.mlp, rows)), x)
     x = x + _scale(block, 1, _attend(block.attn, block.norm1(x), tokens, rope, bias))
-    return _in_parts(lambda rows: rows + _scale(block, 2, block.mlp(block.norm2(rows))), x)
+    return _in_parts(lambda rows: rows + _scale(block, 2, _mlp(block.mlp, block.norm2(rows))), x)
+
+
+def _mlp(mlp: Any, x: Tensor) -> Tensor:
+    """The block's own MLP; its hidden layer is the largest thing that a pass holds, so it is activated in place."""
+    if type(mlp) is not Mlp or type(mlp.act) is not nn.GELU or not _frugal(x):
+        return mlp(x)
+    hidden = torch.ops.aten.gelu_(mlp.fc1(x), approximate=mlp.act.approximate)
+    return mlp.fc2(mlp.norm(hidden))
 
 
 def _frugal(x: Tensor) -> bool:
