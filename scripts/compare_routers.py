@@ -74,6 +74,10 @@ class Bench:
                 wanted = {**({"dense": None} if dense else {}), **{point.name: point for point in points}}
                 files = {name: self._file(digest, suite, cls, point) for name, point in wanted.items()}
                 missing = {name: wanted[name] for name, file in files.items() if not file.is_file()}
+                same = self._undropped(missing, digest, suite, cls, samples, info.image_size)
+                for name in same:
+                    files[name].write_text(json.dumps(same[name]))
+                missing = {name: point for name, point in missing.items() if name not in same}
                 if missing:
                     title = f"{path.stem}: {suite} {cls}"
                     for name, value in self._measured(model, info, samples, missing, title).items():
@@ -85,6 +89,28 @@ class Bench:
     def _file(self, digest: str, suite: str, cls: str, point: OperatingPoint | None) -> Path:
         told = "dense" if point is None else json.dumps(_described(point), sort_keys=True)
         return self._folder / f"{digest}-{suite}-{cls}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.json"
+
+    def _undropped(
+        self,
+        points: dict[str, OperatingPoint | None],
+        digest: str,
+        suite: str,
+        cls: str,
+        samples: Sequence[Sample],
+        size: tuple[int, int],
+    ) -> dict[str, Any]:
+        """What is known already: of a class of which the pixel router drops nothing, points say what they said."""
+        found = {}
+        for name, point in points.items():
+            if point is None or point.pixels is None:
+                continue
+            plain = replace(point, pixels=None, name=name.removesuffix(" + pixels"))
+            file = self._file(digest, suite, cls, None if plain.shallow is None else plain)
+            if file.is_file() and all(self._whole(to_input(read_image(one.image), size), point) for one in samples):
+                found[name] = json.loads(file.read_text())
+                for row in found[name]["rows"]:
+                    row |= {"left_pixels": row["defect"], "keep_pixels": 1.0}
+        return found
 
     def _whole(self, image: np.ndarray, point: OperatingPoint) -> bool:
         """Whether the pixel router drops nothing of an image, which then passes as if it were not there."""
@@ -233,11 +259,12 @@ def main() -> None:
 
     def write() -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        content = {"table": table, "seeds": seeds}
+        content = {"table": table, "seeds": seeds, "trained": trained}
         args.out.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        args.out.with_suffix(".md").write_text(to_markdown(table, seeds), encoding="utf-8")
+        args.out.with_suffix(".md").write_text(to_markdown(table, seeds, trained), encoding="utf-8")
 
     seeds: dict[str, list[dict[str, Any]]] = {}
+    trained = [training_of(path) for path in (*args.paper, *args.adopted, *args.without_teacher, *args.seeds)]
     for path in args.paper:
         add(path, "paper", published, dense=True)
     for path in args.adopted:
@@ -255,8 +282,16 @@ def main() -> None:
     write()
 
 
-def to_markdown(table: dict[str, dict[str, Any]], seeds: dict[str, list[dict[str, Any]]]) -> str:
-    """One table a direction, their mean, and the seeds."""
+def training_of(path: Path) -> dict[str, Any]:
+    """How the routers of a checkpoint came about, from what it says itself."""
+    routers = read_checkpoint(path)[0].provenance["routers"]
+    return {"command": routers["command"], "epochs": routers["recipe"]["epochs"], "kept": routers["epoch"]}
+
+
+def to_markdown(
+    table: dict[str, dict[str, Any]], seeds: dict[str, list[dict[str, Any]]], trained: Sequence[dict[str, Any]]
+) -> str:
+    """One table a direction, their mean, the seeds, and how the checkpoints were trained."""
     lines = [
         "# Routers on suites they were not trained on",
         "",
@@ -305,6 +340,9 @@ def to_markdown(table: dict[str, dict[str, Any]], seeds: dict[str, list[dict[str
             cells = [f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" for values in columns]
             lines.append(f"| {direction} | {len(found)} | {' | '.join(cells)} |")
         lines.append("")
+    lines += ["## Checkpoints", "", "| command | epochs | the one that was kept |", "|---|---|---|"]
+    lines += [f"| `{one['command']}` | {one['epochs']} | {one['kept']} |" for one in trained]
+    lines.append("")
     return "\n".join(lines)
 
 
