@@ -203,5 +203,17 @@ def test_a_batch_that_mixes_thinned_and_whole_images_keeps_each_ones_mass(tiny, 
         alone = tiny.prefix(images[place][None], None, [one])
         torch.testing.assert_close(tokens.select(place).x, alone.x, atol=1e-5, rtol=1e-5)
         assert tokens.select(place).mass.tolist() == one.mass.tolist()
-    kept = tokens.gather([torch.tensor([0, 2]), torch.tensor([1])])
-    assert kept.mass.tolist() == [*thinned[0].mass[[0, 2]], thinned[1].mass[1]]
+    every = torch.arange(tokens.counts[1])
+    kept = tokens.gather([torch.tensor([0, 2]), every])  # no one stands for what the first image loses
+    assert kept.mass.tolist() == [1, 1, *thinned[1].mass]
+    assert tokens.gather([torch.tensor([0, 2]), every[1:]]).mass is None
+
+
+def test_where_the_pixels_leave_less_than_a_budget_nothing_else_is_dropped(tiny, half_flat):
+    """Budgets are shares of the grid: what the pixel router saves is not saved a second time on the object."""
+    flat = half_flat.copy()
+    flat[:, :128] = 90
+    point = replace(POINTS["prune30"], pixels=PixelBudget())
+    for finding in tiny.find(flat, [point])["prune30"]:
+        assert len(finding.thinned.index) < 0.3 * 99
+        assert finding.survivors.tolist() == finding.thinned.index.tolist()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from keepad.backbone import Backbone
 from keepad.backbone.weights import digest_of
+from keepad.budgets import shallow_target
 from keepad.detector import Detector, Finding, ImageSource, Stages
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
@@ -237,7 +238,8 @@ class KeepAD(nn.Module, Detector):
         risks: Sequence[Tensor | None] = [None] * tokens.images
         evidence: Sequence[float | None] = [None] * tokens.images
         if point.deep is not None:
-            tokens, entry, risks, evidence = self._route_deep(tokens, entry, point.deep)
+            planned = 0 if point.shallow is None else shallow_target(point.shallow.rho, tokens.grid)
+            tokens, entry, risks, evidence = self._route_deep(tokens, entry, point.deep, planned)
         known = [Known(*one) for one in zip(scores, live, risks, owners, strict=True)]
         stages.mark("routing")
 
@@ -338,11 +340,10 @@ class KeepAD(nn.Module, Detector):
             keep.append(keep_shallow(score, index, tokens.grid, budget))
             known = standardised(score, mass)
             scores.append(known if owner is None else known[torch.searchsorted(index, owner)])
-        # From here on some tokens are gone for which none stands, so those that are left count alike.
-        return replace(tokens.gather(keep), mass=None), scores
+        return tokens.gather(keep), scores
 
     def _route_deep(
-        self, tokens: Tokens, entry: Tensor | None, budget: DeepBudget
+        self, tokens: Tokens, entry: Tensor | None, budget: DeepBudget, planned: int
     ) -> tuple[Tokens, Tensor | None, list[Tensor], list[float]]:
         """The tokens that stay, their unlikeness from before, the standardised risks of all, and E(I) of each image."""
         unlike = [None] * tokens.images if entry is None else tokens.per_image(entry)
@@ -351,7 +352,7 @@ class KeepAD(nn.Module, Detector):
             tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), unlike, strict=True
         ):
             risk = self.risk(x, values)
-            choices.append(keep_deep(risk, index, tokens.grid, budget))
+            choices.append(keep_deep(risk, index, tokens.grid, budget, planned))
             risks.append(standardised(risk))
         if entry is not None:
             kept = zip(tokens.per_image(entry), choices, strict=True)

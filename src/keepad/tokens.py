@@ -95,7 +95,10 @@ class Tokens:
         return values.split(list(self.counts))
 
     def gather(self, keep: Sequence[Tensor]) -> Tokens:
-        """The tokens at `keep[b]`, positions among the live patches of image b."""
+        """The tokens at `keep[b]`, positions among the live patches of image b.
+
+        Where some of an image's go, those that are left count alike from then on: no one stands for the others.
+        """
         prefix_rows, patch_rows = self.prefix_rows(), self.per_image(self.patch_rows())
         rows = torch.cat([part for b, kept in enumerate(keep) for part in (prefix_rows[b], patch_rows[b][kept])])
         return Tokens(
@@ -105,10 +108,14 @@ class Tokens:
             grid=self.grid,
             prefix=self.prefix,
             rope=None if self.rope is None else self.rope[..., rows, :],
-            mass=None
-            if self.mass is None
-            else torch.cat([m[k] for m, k in zip(self.per_image(self.mass), keep, strict=True)]),
+            mass=self._mass_of(keep),
         )
+
+    def _mass_of(self, keep: Sequence[Tensor]) -> Tensor | None:
+        if self.mass is None or all(len(kept) < count for kept, count in zip(keep, self.counts, strict=True)):
+            return None
+        parts = zip(self.per_image(self.mass), keep, strict=True)
+        return torch.cat([m[kept] if len(kept) == len(m) else torch.ones_like(m[kept]) for m, kept in parts])
 
     def select(self, image: int) -> Tokens:
         """The tokens of one image alone."""

@@ -58,11 +58,13 @@ def _first_of_each(group: np.ndarray) -> np.ndarray:
     return np.unique(group, return_index=True)[1]
 
 
-def keep_deep(risk: np.ndarray, index: np.ndarray, grid: Grid, budget: DeepBudget) -> tuple[np.ndarray, float]:
-    """Positions of the tokens of one image that stay, ascending, and E(I)."""
+def keep_deep(
+    risk: np.ndarray, index: np.ndarray, grid: Grid, budget: DeepBudget, planned: int = 0
+) -> tuple[np.ndarray, float]:
+    """Positions of the tokens of one image that stay, ascending, and E(I); see `routing.keep_deep`."""
     risk = risk.astype(np.float64)
     evidence = evidence_of(risk, budget.tail)
-    target = token_budget(evidence, len(risk), budget)
+    target = token_budget(evidence, max(len(risk), planned), budget)
     _, member, count = np.unique(block_ids(index, grid, budget.block), return_inverse=True, return_counts=True)
     order = np.argsort(-np.bincount(member, weights=risk) / count, kind="stable")
     joined = np.cumsum(count[order]) - count[order] < target  # tokens before this block do not suffice yet

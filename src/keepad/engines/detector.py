@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keepad.budgets import on_lattice
+from keepad.budgets import on_lattice, shallow_target
 from keepad.detector import Detector, Finding, ImageSource, Stages
 from keepad.engines.decisions import Enlarger, Known, image_score, keep_deep, keep_shallow, recover, standardised
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
@@ -42,7 +42,9 @@ class _Live:
     prefix: int
 
     def gather(self, keep: np.ndarray) -> _Live:
-        """The patches at these positions, and the prefix; they count alike, since none stands for those that go."""
+        """The patches at these positions, and the prefix; where some go, the others count alike (see `Tokens`)."""
+        if len(keep) == len(self.index):
+            return self
         rows = np.concatenate([np.arange(self.prefix), keep + self.prefix])
         return _Live(self.x[rows], self.index[keep], np.ones_like(self.mass[keep]), self.prefix)
 
@@ -130,7 +132,8 @@ class EngineDetector(Detector):
         live = replace(live, x=x)
         stages.mark("between")
         if point.deep is not None:
-            keep, evidence = keep_deep(risk, live.index, self.grid, point.deep)
+            planned = 0 if point.shallow is None else shallow_target(point.shallow.rho, self.grid)
+            keep, evidence = keep_deep(risk, live.index, self.grid, point.deep, planned)
             risks, live, entry = standardised(risk), live.gather(keep), entry[keep]
         stages.mark("routing")
 
