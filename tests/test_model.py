@@ -67,7 +67,7 @@ def test_blocks_after_a_router_physically_see_the_survivors_only(model: KeepAD) 
 
         return count
 
-    hooks = [block.mlp.register_forward_hook(counting(number)) for number, block in enumerate(blocks)]
+    hooks = [block.mlp.fc1.register_forward_hook(counting(number)) for number, block in enumerate(blocks)]
     try:
         predictions = list(model.predict(pictures(3), batch_size=3))
     finally:
