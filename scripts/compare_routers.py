@@ -38,6 +38,7 @@ from keepad.training.cache import FeatureCache
 from keepad.training.source import fill, gather, masks_of
 
 SIZES = ("1-4", "5-16", ">16")
+PUBLISHED = ("paper30", "paper50", "paper70")
 MASKED = ("mvtec", "mpdd", "dagm", "mtd", "ksdd")
 PLAIN = {name: with_pixel_router(name, "off") for name in POINTS}  # `compare_pixels.py` has that router
 GLOBAL = replace(PLAIN["prune70"], name="global top-k", shallow=ShallowBudget(0.30, strict=False, block=1, diversity=0))
@@ -244,10 +245,13 @@ def main() -> None:
         ("--seeds", "the adopted recipe with other seeds, all directions"),
     ):
         parser.add_argument(name, nargs="+", type=Path, default=[], help=told)
+    parser.add_argument(
+        "--paper-points", nargs="+", choices=PUBLISHED, default=PUBLISHED, help="only these of the published recipe"
+    )
     args = parser.parse_args()
     bench = Bench(args.data, args.state)
     pruned = [PLAIN[name] for name in ("prune30", "prune50", "prune70")]
-    published = [PLAIN[name] for name in ("paper30", "paper50", "paper70")]
+    published = [PLAIN[name] for name in args.paper_points]
     table: dict[str, dict[str, Any]] = {}  # direction -> row -> numbers
 
     def add(path: Path, recipe: str, points: Sequence[OperatingPoint], *, dense: bool) -> dict[str, Any]:
