@@ -44,8 +44,8 @@ def main() -> None:
     worst: dict[str, list[Any]] = {}
     speed = speeds(args.speed)
     for path in args.checkpoints:
-        found = bench.measure(path, [*without, *thinned], dense="dense" in args.points)
-        rows = [*args.points, *(point.name for point in thinned)]
+        found = bench.measure(path, [*without, *thinned], dense=True)
+        rows = ["dense", *(point.name for point in (*without, *thinned))]
         parts = {"all": found}
         if len(found) > 1:
             parts |= {suite: {suite: classes} for suite, classes in found.items()}
@@ -118,7 +118,7 @@ def to_markdown(
     whole = [parts["all"] for parts in table.values()]
     mean = {name: _mean([rows[name] for rows in whole]) for name in whole[0]}
     lines += [_line(name, one, mean) for name, one in mean.items()]
-    pairs = [(mean[f"{name} + pixels"], mean[name]) for name in NAMES if name in mean]
+    pairs = [(mean[f"{name} + pixels"], mean[name]) for name in NAMES if f"{name} + pixels" in mean]
     change = {key: float(np.mean([on[key] - off[key] for on, off in pairs])) for key in ("image", "pixel")}
     lost = float(np.mean([on["survival"]["cmr"] - off["survival"]["cmr"] for on, off in pairs]))
     lines += ["", f"Mean change over the directions and points: I-AUROC {100 * change['image']:+.2f}, P-AUROC"]
