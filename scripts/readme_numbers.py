@@ -63,7 +63,8 @@ def numbers(pixels: dict[str, Any], benchmark: dict[str, Any]) -> str:
         "docs/pixels/transfer --speed docs/pixels/speed-*.json -- m2i.safetensors i2m.safetensors`. [All numbers]"
         "(docs/pixels/transfer.md); the "
         "[routers alone](docs/routers/transfer.md), beside the published recipe and without their parts.",
-        "- How much the pixels prove depends on the images. prune70 with the pixel router against prune70 without: "
+        "- How much the pixels prove depends on the images. prune70 with the pixel router against prune70 without "
+        "([on which code](docs/README.md)): "
         f"{told}; I-AUROC {changes[0]:+.1f}, P-AUROC {changes[1]:+.1f}, DTR {changes[2]:+.1f}, CMR {changes[3]:+.2f}.",
         f"- Speed: `{benchmark['settings']['command']}`, one image at a time on {machine['cores']} CPU cores, dense "
         "and pruned interleaved. [All numbers](docs/benchmark/default.md).",
