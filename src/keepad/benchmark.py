@@ -539,7 +539,7 @@ def _peak_of_tensors(one_pass: Callable[[], object]) -> float:
     events: Any = seen.profiler
     moves = [event for event in events.kineto_results.events() if event.name() == "[memory]"]
     sizes = [event.nbytes() for event in sorted(moves, key=lambda event: event.start_ns())]
-    return max(0, *np.cumsum(sizes)) / 1e6
+    return float(np.cumsum([0, *sizes]).max()) / 1e6
 
 
 def _peak_memory(one_pass: Callable[[], object]) -> float | None:
