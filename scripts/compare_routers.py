@@ -188,7 +188,7 @@ def _described(point: OperatingPoint) -> dict[str, Any]:
     fields = asdict(point)
     if point.pixels is None:
         return {key: value for key, value in fields.items() if key != "pixels"}
-    return {**fields, "stand-ins": "counted", "budgets": "of the grid"}
+    return {**fields, "tokens": "shared"}
 
 
 def summary(found: dict[str, Any], point: str) -> dict[str, Any]:

@@ -117,8 +117,7 @@ def count_flops(model: KeepAD, outcome: Outcome | Finding, point: OperatingPoint
     if point.shallow is not None:
         selectors += 2 * _linear_weights(model.shallow) + 2 * embedded * width
         if model.shallow.unlike is not None:
-            index = np.arange(grid) if outcome.thinned is None else outcome.thinned.index
-            selectors += 2 * embedded * int(on_lattice(index, (rows, columns)).sum()) * width
+            selectors += 2 * embedded * int(on_lattice(np.arange(grid), (rows, columns)).sum()) * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(model.deep) + 2 * 2 * shallow * width
     head = 2 * shallow**2 * width if model.reads_entry(point) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from keepad.backbone import Backbone
 from keepad.backbone.weights import digest_of
-from keepad.budgets import shallow_target
 from keepad.detector import Detector, Finding, ImageSource, Stages
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
@@ -25,7 +24,7 @@ from keepad.presets import Calibration, DeepBudget, OperatingPoint, Placement, S
 from keepad.recovery import Known, recover, upsample
 from keepad.routing import DeepSelector, ShallowSelector, keep_deep, keep_shallow, standardised
 from keepad.scoring import image_score
-from keepad.tokens import Tokens
+from keepad.tokens import Shares, Tokens
 from keepad.unlikeness import unlikeness
 
 
@@ -34,8 +33,8 @@ class Evidence:
     """What the head read in a batch, by layer.
 
     Attributes:
-        entry: (P,) unlikeness of the live patches when they entered the deep router, where the head reads it.
-        responses: Responses of the live patches of each image.
+        entry: (M,) unlikeness of the live cells when they entered the deep router, where the head reads it.
+        responses: Responses of the live cells of each image.
         cls: (B,) responses of the CLS tokens.
     """
 
@@ -50,13 +49,16 @@ class Sight:
 
     Attributes:
         read: What the head read.
-        survivors_shallow: Grid indices alive after the shallow router, ascending.
-        survivors: Grid indices alive after the deep router, ascending.
+        cells: (m,) grid indices of the cells that it read something of, ascending.
+        survivors_shallow: Grid indices of the tokens alive after the shallow router, ascending.
+        survivors: Grid indices of the tokens alive after the deep router, ascending; the same as `cells`, unless
+            cells share tokens.
         evidence: E(I), or None where the deep router did not run.
-        known: What the routers knew of the tokens.
+        known: What the routers knew of the cells.
     """
 
     read: Evidence
+    cells: Sequence[Tensor]
     survivors_shallow: Sequence[Tensor]
     survivors: Sequence[Tensor]
     evidence: Sequence[float | None]
@@ -183,9 +185,8 @@ class KeepAD(nn.Module, Detector):
             tokens = self.backbone.embed(images)
         else:
             live = [torch.from_numpy(one.index).to(images.device) for one in thinned]
-            mass = torch.cat([torch.from_numpy(one.mass) for one in thinned])
             tokens = self.backbone.embed_some(images, live)
-            tokens = replace(tokens, mass=mass.to(tokens.x))
+            tokens = replace(tokens, shares=tuple(_shares(one, tokens.x) for one in thinned))
         if stages:
             stages.mark("embed")
         tokens = self.backbone.run(tokens, 1, self.placement.shallow - 1)
@@ -203,31 +204,22 @@ class KeepAD(nn.Module, Detector):
     ) -> list[Outcome]:
         """Outcomes of a batch from the tokens that enter the shallow router."""
         stages = stages or Stages()
-        seen = self.look(tokens, point, stages, thinned)
-        verdicts = self.judge(seen.read, seen.survivors, tokens.grid, point, size, known=seen.known, stages=stages)
+        seen = self.look(tokens, point, stages)
+        verdicts = self.judge(seen.read, seen.cells, tokens.grid, point, size, known=seen.known, stages=stages)
         certificates = [None] * tokens.images if thinned is None else thinned
         return [
             Outcome(*verdict, seen.survivors_shallow[b], seen.survivors[b], seen.evidence[b], certificates[b])
             for b, verdict in enumerate(verdicts)
         ]
 
-    def look(
-        self,
-        tokens: Tokens,
-        point: OperatingPoint,
-        stages: Stages | None = None,
-        thinned: Sequence[Thinned] | None = None,
-    ) -> Sight:
+    def look(self, tokens: Tokens, point: OperatingPoint, stages: Stages | None = None) -> Sight:
         """Both routers and all blocks that follow, from the tokens that enter the shallow router."""
         stages = stages or Stages()
         place = self.placement
-        owners: Sequence[Tensor | None] = [None] * tokens.images
-        if thinned is not None:
-            owners = [torch.from_numpy(one.owner).to(tokens.x.device) for one in thinned]
         scores: Sequence[Tensor | None] = [None] * tokens.images
         if point.shallow is not None:
-            tokens, scores = self._route_shallow(tokens, point.shallow, thinned)
-        live = tokens.per_image(tokens.index)
+            tokens, scores = self._route_shallow(tokens, point.shallow)
+        entered, live = tokens.per_image(tokens.index), tokens.cells()
         stages.mark("routing")
         tokens = self.backbone.run(tokens, place.shallow, place.deep - 1)
         stages.mark("between")
@@ -238,9 +230,8 @@ class KeepAD(nn.Module, Detector):
         risks: Sequence[Tensor | None] = [None] * tokens.images
         evidence: Sequence[float | None] = [None] * tokens.images
         if point.deep is not None:
-            planned = 0 if point.shallow is None else shallow_target(point.shallow.rho, tokens.grid)
-            tokens, entry, risks, evidence = self._route_deep(tokens, entry, point.deep, planned)
-        known = [Known(*one) for one in zip(scores, live, risks, owners, strict=True)]
+            tokens, entry, risks, evidence = self._route_deep(tokens, entry, point.deep)
+        known = [Known(*one) for one in zip(scores, live, risks, strict=True)]
         stages.mark("routing")
 
         last = place.exit if point.early_exit else place.head_layers[-1]
@@ -251,20 +242,21 @@ class KeepAD(nn.Module, Detector):
             done = layer
             self.read(layer, tokens, read)
             stages.mark("scoring")
-        return Sight(read, live, tokens.per_image(tokens.index), evidence, known)
+        return Sight(read, tokens.cells(), entered, tokens.per_image(tokens.index), evidence, known)
 
     def read(self, layer: int, tokens: Tokens, evidence: Evidence) -> None:
         """Add to `evidence` what the head reads in the tokens that leave block `layer`."""
         features = self.backbone.norm(tokens.x)
         unlike = self.unlikeness(tokens) if self.head.reads_unlikeness(layer) else None
-        responses = self.head.patch_response(layer, tokens.patches(features), unlike, evidence.entry)
-        evidence.responses[layer] = tokens.per_image(responses)
+        cells = tokens.on_cells(tokens.patches(features))
+        responses = self.head.patch_response(layer, cells, unlike, evidence.entry)
+        evidence.responses[layer] = tokens.per_image_cells(responses)
         evidence.cls[layer] = self.head.cls_response(layer, tokens.cls(features))
 
     def judge(
         self,
         evidence: Evidence,
-        survivors: Sequence[Tensor],
+        cells: Sequence[Tensor],
         grid: tuple[int, int],
         point: OperatingPoint,
         size: tuple[int, int],
@@ -272,10 +264,10 @@ class KeepAD(nn.Module, Detector):
         known: Sequence[Known] | None = None,
         stages: Stages | None = None,
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Score, patch map and pixel map of each image, from what the head read in its survivors."""
+        """Score, patch map and pixel map of each image, from what the head read of its live cells."""
         stages = stages or Stages()
-        knowledge = [None] * len(survivors) if known is None else known
-        responses = [{layer: parts[b] for layer, parts in evidence.responses.items()} for b in range(len(survivors))]
+        knowledge = [None] * len(cells) if known is None else known
+        responses = [{layer: parts[b] for layer, parts in evidence.responses.items()} for b in range(len(cells))]
         maps = torch.stack(
             [
                 recover(
@@ -286,7 +278,7 @@ class KeepAD(nn.Module, Detector):
                     known=one,
                     grades=self.calibration.grades,
                 )
-                for parts, index, one in zip(responses, survivors, knowledge, strict=True)
+                for parts, index, one in zip(responses, cells, knowledge, strict=True)
             ]
         )
         smoothing = self.calibration.smoothing if point.smoothing is None else point.smoothing
@@ -308,54 +300,48 @@ class KeepAD(nn.Module, Detector):
         return list(zip(scores, maps, pixels, strict=True))
 
     def unlikeness(self, tokens: Tokens) -> Tensor:
-        """(P,) how unlike the rest of its own image each live patch is."""
-        parts = zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
-        return torch.cat([unlikeness(x, index, tokens.grid) for x, index in parts])
+        """(M,) how unlike the rest of its own image each live cell is."""
+        return torch.cat(
+            [
+                unlikeness(x, cells, tokens.grid, place=None if shares is None else shares.place)
+                for x, cells, shares in _images(tokens)
+            ]
+        )
 
     def reads_entry(self, point: OperatingPoint) -> bool:
         """Whether the unlikeness of the tokens that enter the deep router is asked for."""
         return self.head.reads_entry or (point.deep is not None and self.deep.unlike is not None)
 
-    def risk(self, x: Tensor, unlikeness: Tensor | None = None) -> Tensor:
-        """Risks of the tokens of one image that enter the deep router, (n, C) and perhaps their unlikeness -> (n,)."""
-        # Only the direction of a prototype has a meaning under cosine, so its length must not scale the risk.
-        return self.deep(x, F.normalize(self.head.patch[0], dim=-1), unlikeness)
+    def risk(self, x: Tensor, unlikeness: Tensor | None = None, shares: Shares | None = None) -> Tensor:
+        """Risks of the cells of one image that enter the deep router, (m,).
 
-    def _route_shallow(
-        self, tokens: Tokens, budget: ShallowBudget, thinned: Sequence[Thinned] | None
-    ) -> tuple[Tokens, list[Tensor]]:
-        """The tokens that stay, and the standardised scores of all cells, each that of its owner."""
-        keep, scores = [], []
-        certificates = [None] * tokens.images if thinned is None else thinned
-        masses = [None] * tokens.images if tokens.mass is None else tokens.per_image(tokens.mass)
-        parts = zip(
-            tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), certificates, masses, strict=True
-        )
-        for x, index, certificate, mass in parts:
-            landmarks = owner = None
-            if certificate is not None:
-                landmarks = torch.from_numpy(certificate.landmarks(tokens.grid)).to(x.device)
-                owner = torch.from_numpy(certificate.owner).to(x.device)
-            score = self.shallow(x, index, tokens.grid, landmarks, mass)
-            keep.append(keep_shallow(score, index, tokens.grid, budget))
-            known = standardised(score, mass)
-            scores.append(known if owner is None else known[torch.searchsorted(index, owner)])
-        return tokens.gather(keep), scores
+        Args:
+            x: (n, C) their tokens.
+            unlikeness: (m,) of the cells, where it is read.
+            shares: Which of the tokens each cell has; None if each has its own.
+        """
+        # Only the direction of a prototype has a meaning under cosine, so its length must not scale the risk.
+        return self.deep(x, F.normalize(self.head.patch[0], dim=-1), unlikeness, shares)
+
+    def _route_shallow(self, tokens: Tokens, budget: ShallowBudget) -> tuple[Tokens, list[Tensor]]:
+        """The tokens that stay, and the standardised scores of all cells."""
+        scores = [self.shallow(x, cells, tokens.grid, shares) for x, cells, shares in _images(tokens)]
+        live = zip(scores, tokens.cells(), strict=True)
+        keep = [keep_shallow(score, cells, tokens.grid, budget) for score, cells in live]
+        return tokens.gather(keep), [standardised(score) for score in scores]
 
     def _route_deep(
-        self, tokens: Tokens, entry: Tensor | None, budget: DeepBudget, planned: int
+        self, tokens: Tokens, entry: Tensor | None, budget: DeepBudget
     ) -> tuple[Tokens, Tensor | None, list[Tensor], list[float]]:
         """The tokens that stay, their unlikeness from before, the standardised risks of all, and E(I) of each image."""
-        unlike = [None] * tokens.images if entry is None else tokens.per_image(entry)
+        unlike = [None] * tokens.images if entry is None else tokens.per_image_cells(entry)
         choices, risks = [], []
-        for x, index, values in zip(
-            tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), unlike, strict=True
-        ):
-            risk = self.risk(x, values)
-            choices.append(keep_deep(risk, index, tokens.grid, budget, planned))
+        for (x, cells, shares), values in zip(_images(tokens), unlike, strict=True):
+            risk = self.risk(x, values, shares)
+            choices.append(keep_deep(risk, cells, tokens.grid, budget))
             risks.append(standardised(risk))
         if entry is not None:
-            kept = zip(tokens.per_image(entry), choices, strict=True)
+            kept = zip(tokens.per_image_cells(entry), choices, strict=True)
             entry = torch.cat([values[choice.keep] for values, choice in kept])
         tokens = tokens.gather([choice.keep for choice in choices])
         return tokens, entry, risks, [choice.evidence for choice in choices]
@@ -398,6 +384,20 @@ class KeepAD(nn.Module, Detector):
         ]
         checkpoint = hashlib.sha256(f"{digest_of(trained)}{json.dumps(fixed, sort_keys=True)}".encode())
         return {"checkpoint": checkpoint.hexdigest(), "backbone": digest_of(backbone)}
+
+
+def _images(tokens: Tokens) -> Iterator[tuple[Tensor, Tensor, Shares | None]]:
+    """Tokens of each image, its live cells, and which of the tokens each cell has."""
+    shares = tokens.shares or (None,) * tokens.images
+    return zip(tokens.per_image(tokens.patches()), tokens.cells(), shares, strict=True)
+
+
+def _shares(thinned: Thinned, like: Tensor) -> Shares | None:
+    """What the pixel router decided, as its tokens carry it on; None where it dropped nothing."""
+    if thinned.whole:
+        return None
+    cells = torch.arange(len(thinned.owner), device=like.device)
+    return Shares(cells, torch.from_numpy(thinned.place).to(like.device), torch.from_numpy(thinned.mass).to(like))
 
 
 def trained_tensors(model: KeepAD) -> dict[str, Tensor]:

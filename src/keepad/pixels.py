@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keepad.budgets import on_lattice
 from keepad.presets import PixelBudget
 
 _QUIET = 0.1  # share of the patches, the quietest ones, that tells how noisy the sensor is
@@ -38,13 +37,14 @@ class Thinned:
         return len(self.index) == len(self.owner)
 
     @property
+    def place(self) -> np.ndarray:
+        """(N,) position in `index` of the patch that stands for each cell."""
+        return np.searchsorted(self.index, self.owner)
+
+    @property
     def mass(self) -> np.ndarray:
         """(n,) cells that each patch that stays stands for, itself included."""
         return np.bincount(self.owner, minlength=len(self.owner))[self.index].astype(np.float32)
-
-    def landmarks(self, grid: tuple[int, int]) -> np.ndarray:
-        """Positions in `index` of the patches that stand for the cells of the lattice."""
-        return np.searchsorted(self.index, np.unique(self.owner[on_lattice(np.arange(len(self.owner)), grid)]))
 
 
 def thin(pixels: np.ndarray, patch: tuple[int, int], budget: PixelBudget) -> Thinned:
@@ -59,9 +59,9 @@ def thin(pixels: np.ndarray, patch: tuple[int, int], budget: PixelBudget) -> Thi
     rows, columns, _ = high.shape
     cell = np.arange(rows * columns).reshape(rows, columns)
     owner, free = cell.copy(), np.ones((rows, columns), dtype=bool)
-    tolerance = budget.tolerance + budget.noise * _noise(high, low)
-    for side in sorted(budget.blocks, reverse=True):
-        uniform = _span(high, low, side) <= tolerance
+    noise = budget.noise * _noise(high, low) if budget.noise else 0
+    for side, tolerance in budget.blocks:
+        uniform = _span(high, low, side) <= tolerance + noise
         inside = np.repeat(np.repeat(uniform, side, 0), side, 1)[:rows, :columns] & free
         owner[inside] = _middle(cell, side)[inside]
         free &= ~inside

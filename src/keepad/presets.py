@@ -81,20 +81,19 @@ class PixelBudget:
     """What the pixel router takes for uniform.
 
     Attributes:
-        tolerance: Grey levels (of 255) within which all pixels of a block must lie, in every channel.
-        noise: How many times the range of the image's quietest patches is added to that.
-        blocks: Sides of the blocks of which one patch stays, in patches.
+        blocks: Blocks of which one patch stays, largest first: their side in patches, and the grey levels (of 255)
+            within which all of their pixels must lie, in every channel.
+        noise: How many times the range of the image's quietest patches is added to these.
     """
 
-    tolerance: float = 24
+    blocks: tuple[tuple[int, float], ...] = ((4, 24), (2, 20))
     noise: float = 0.0
-    blocks: tuple[int, ...] = (4, 2)
 
     def __post_init__(self) -> None:
-        sides = sorted(self.blocks)
-        if not sides or sides[0] < 2 or any(large % small for small, large in pairwise(sides)):
-            raise KeepADError(f"sides of pixel blocks must be at least 2 and divide each other, not {self.blocks}.")
-        if self.tolerance < 0 or self.noise < 0:
+        sides = [side for side, _ in self.blocks]
+        if not sides or sides[-1] < 2 or any(large % small or large == small for large, small in pairwise(sides)):
+            raise KeepADError(f"sides of pixel blocks must fall, divide each other and be at least 2, not {sides}.")
+        if self.noise < 0 or any(tolerance < 0 for _, tolerance in self.blocks):
             raise KeepADError("the tolerance of the pixel router and its share of noise cannot be negative.")
 
 

@@ -23,13 +23,11 @@ class Known:
         scores: (N,) scores of the shallow router, standardised; None where it did not run.
         live: (n,) grid indices of the tokens that entered the deep router, ascending.
         risk: (n,) their risks, standardised; None where the deep router did not run.
-        owner: (N,) the cell that stands for each cell since the pixel router; None where that did not run.
     """
 
     scores: Tensor | None
     live: Tensor
     risk: Tensor | None
-    owner: Tensor | None = None
 
 
 def owners_of(survivors: Tensor, grid: tuple[int, int], *, block: int | None = 2) -> Tensor:
@@ -125,29 +123,13 @@ def recover(
     """
     if mode not in RECOVERIES:
         raise KeepADError(f"there is no recovery called {mode!r}; choose one of {', '.join(RECOVERIES)}.")
-    whole = _recovered(responses, survivors, grid, mode, block, known, grades)
-    if known is not None and known.owner is not None:
-        whole = whole[known.owner]  # its pixels are the same, so is what is said of it
-    return whole.view(grid)
-
-
-def _recovered(
-    responses: Tensor,
-    survivors: Tensor,
-    grid: tuple[int, int],
-    mode: str,
-    block: int,
-    known: Known | None,
-    grades: tuple[float, float],
-) -> Tensor:
-    """(N,) responses on the whole grid."""
     if len(survivors) == grid[0] * grid[1]:
-        return responses
+        return responses.view(grid)
     if mode == "zero":
-        return responses.new_zeros(grid[0] * grid[1]).scatter(0, survivors, responses)
+        return responses.new_zeros(grid[0] * grid[1]).scatter(0, survivors, responses).view(grid)
     if mode == "graded" and known is not None:
-        return _graded(responses, survivors, grid, known, grades)
-    return responses[owners_of(survivors, grid, block=block if mode == "same_block_first" else None)]
+        return _graded(responses, survivors, grid, known, grades).view(grid)
+    return responses[owners_of(survivors, grid, block=block if mode == "same_block_first" else None)].view(grid)
 
 
 def _graded(

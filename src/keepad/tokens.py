@@ -2,6 +2,9 @@
 
 A batch is packed: image after image, each as its prefix tokens (CLS, registers) followed by its live patches. Images
 may keep different numbers of patches, and no row is ever padding.
+
+Cells of the grid that the pixels prove alike share a token: it is computed once, and everything that is said of tokens
+is said of each of the cells, as if there were one for each.
 """
 
 from __future__ import annotations
@@ -11,6 +14,35 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Which cells of the grid the live tokens of one image answer for, where several cells may share one.
+
+    Attributes:
+        cells: (m,) grid indices of the live cells, ascending.
+        place: (m,) position of each cell's token among the image's live tokens.
+        mass: (n,) cells that share each token.
+    """
+
+    cells: Tensor
+    place: Tensor
+    mass: Tensor
+
+    @property
+    def one_each(self) -> bool:
+        """Whether no two live cells share a token. Their order may differ: a token lies where it was cut."""
+        return len(self.cells) == len(self.mass)
+
+    def keep(self, kept: Tensor) -> tuple[Shares, Tensor]:
+        """What is left when only the cells at `kept` stay, and the positions of the tokens that they need."""
+        place = self.place[kept]
+        needed = torch.zeros(len(self.mass), dtype=torch.bool, device=place.device)
+        needed[place] = True
+        place, needed = (needed.cumsum(0) - 1)[place], needed.nonzero().squeeze(1)
+        mass = self.mass.new_zeros(len(needed)).index_add_(0, place, self.mass.new_ones(len(place)))
+        return Shares(self.cells[kept], place, mass), needed
 
 
 @dataclass(frozen=True)
@@ -24,8 +56,7 @@ class Tokens:
         grid: Rows and columns of the original patch grid.
         prefix: Tokens before the patches of each image; never pruned, never counted.
         rope: Rotary table with one row a token, (T, D) or (depth, heads, T, D), or None.
-        mass: (P,) cells of the grid that each live patch stands for, itself included; None if one each. Attention
-            counts a patch so often, so that those it stands for are heard as if they were there.
+        shares: For each image, which cells share its tokens, or None where every cell has its own; empty if all have.
     """
 
     x: Tensor
@@ -34,7 +65,7 @@ class Tokens:
     grid: tuple[int, int]
     prefix: int
     rope: Tensor | None = None
-    mass: Tensor | None = None
+    shares: tuple[Shares | None, ...] = ()
 
     @property
     def images(self) -> int:
@@ -49,6 +80,19 @@ class Tokens:
     def lengths(self) -> tuple[int, ...]:
         """Rows of each image in `x`, prefix included."""
         return tuple(self.prefix + count for count in self.counts)
+
+    @property
+    def shared(self) -> bool:
+        """Whether cells and tokens differ in any image."""
+        return any(one is not None for one in self.shares)
+
+    @property
+    def mass(self) -> Tensor | None:
+        """(P,) cells that each live patch answers for, or None if one each; attention counts a patch so often."""
+        if all(one is None or one.one_each for one in self.shares):
+            return None
+        parts = zip(self.shares, self.counts, strict=True)
+        return torch.cat([self.x.new_ones(count) if one is None else one.mass for one, count in parts])
 
     def with_features(self, x: Tensor) -> Tokens:
         """The same tokens with other features."""
@@ -87,18 +131,46 @@ class Tokens:
         """(B, C) first prefix token of each image, or the mean of its patches for a backbone without prefix."""
         x = self.x if x is None else x
         if self.prefix == 0:
-            return torch.stack([part.mean(0) for part in x.split(list(self.counts))])
+            mass = [None] * self.images if self.mass is None else self.per_image(self.mass)
+            parts = zip(x.split(list(self.counts)), mass, strict=True)
+            return torch.stack([part.mean(0) if one is None else one @ part / one.sum() for part, one in parts])
         return x[self.prefix_rows()[:, 0]]
 
     def per_image(self, values: Tensor) -> tuple[Tensor, ...]:
         """One slice an image of a tensor that has one row a live patch."""
         return values.split(list(self.counts))
 
-    def gather(self, keep: Sequence[Tensor]) -> Tokens:
-        """The tokens at `keep[b]`, positions among the live patches of image b.
+    def cells(self) -> tuple[Tensor, ...]:
+        """(m,) grid indices of the live cells of each image, ascending: its live patches, unless cells share them."""
+        if not self.shared:
+            return self.per_image(self.index)
+        own = zip(self.shares, self.per_image(self.index), strict=True)
+        return tuple(index if one is None else one.cells for one, index in own)
 
-        Where some of an image's go, those that are left count alike from then on: no one stands for the others.
-        """
+    def on_cells(self, values: Tensor) -> Tensor:
+        """(M, ...) values of the live cells of all images, from those of their tokens, (P, ...)."""
+        if not self.shared:
+            return values
+        own = zip(self.shares, self.per_image(values), strict=True)
+        return torch.cat([part if one is None else part[one.place] for one, part in own])
+
+    def per_image_cells(self, values: Tensor) -> tuple[Tensor, ...]:
+        """One slice an image of a tensor that has one row a live cell."""
+        return values.split([len(cells) for cells in self.cells()])
+
+    def gather(self, keep: Sequence[Tensor]) -> Tokens:
+        """What the cells at `keep[b]` need, positions among the live cells of image b."""
+        if not self.shared:
+            return self._gathered(keep, ())
+        needed, shares = [], []
+        for one, kept in zip(self.shares, keep, strict=True):
+            left, tokens = (None, kept) if one is None else one.keep(kept)
+            shares.append(left)
+            needed.append(tokens)
+        return self._gathered(needed, tuple(shares))
+
+    def _gathered(self, keep: Sequence[Tensor], shares: tuple[Shares | None, ...]) -> Tokens:
+        """The tokens at `keep[b]`, positions among the live patches of image b."""
         prefix_rows, patch_rows = self.prefix_rows(), self.per_image(self.patch_rows())
         rows = torch.cat([part for b, kept in enumerate(keep) for part in (prefix_rows[b], patch_rows[b][kept])])
         return Tokens(
@@ -108,14 +180,8 @@ class Tokens:
             grid=self.grid,
             prefix=self.prefix,
             rope=None if self.rope is None else self.rope[..., rows, :],
-            mass=self._mass_of(keep),
+            shares=shares,
         )
-
-    def _mass_of(self, keep: Sequence[Tensor]) -> Tensor | None:
-        if self.mass is None or all(len(kept) < count for kept, count in zip(keep, self.counts, strict=True)):
-            return None
-        parts = zip(self.per_image(self.mass), keep, strict=True)
-        return torch.cat([m[kept] if len(kept) == len(m) else torch.ones_like(m[kept]) for m, kept in parts])
 
     def select(self, image: int) -> Tokens:
         """The tokens of one image alone."""
@@ -128,5 +194,5 @@ class Tokens:
             grid=self.grid,
             prefix=self.prefix,
             rope=None if self.rope is None else self.rope[..., start:stop, :],
-            mass=None if self.mass is None else self.per_image(self.mass)[image],
+            shares=self.shares[image : image + 1],
         )

@@ -20,54 +20,79 @@ _NEAREST = 3  # landmarks that count
 
 
 def unlikeness(
-    features: Tensor, index: Tensor, grid: tuple[int, int], *, neighbours: int = NEIGHBOURS, window: int = WINDOW
+    features: Tensor,
+    index: Tensor,
+    grid: tuple[int, int],
+    *,
+    place: Tensor | None = None,
+    neighbours: int = NEIGHBOURS,
+    window: int = WINDOW,
 ) -> Tensor:
-    """One minus the mean cosine of each patch to its most similar patches outside its window, (n, C) -> (n,).
+    """One minus the mean cosine of each patch to its most similar patches outside its window, (n, C) -> (m,).
 
     A patch with nothing outside its window gets 0: there is nothing that it could be unlike.
 
     Args:
-        features: (n, C) live patches of one image.
-        index: (n,) their grid indices, ascending.
+        features: (n, C) live tokens of one image.
+        index: (m,) grid indices of the live cells, ascending.
         grid: Rows and columns of the whole grid.
+        place: (m,) which of the tokens each cell has; None if each has its own.
         neighbours: How many of the most similar patches count.
         window: Side of the square around a patch, in patches, in which no other one counts.
     """
     near = _near(grid, window, features.device) if len(index) == grid[0] * grid[1] else near_of(index, grid, window)
-    return unlikeness_outside(features, near, neighbours=neighbours)
+    return unlikeness_outside(features, near, place=place, neighbours=neighbours)
 
 
 def unlikeness_to_landmarks(
-    features: Tensor, index: Tensor, grid: tuple[int, int], landmarks: Tensor | None = None
+    features: Tensor,
+    index: Tensor,
+    grid: tuple[int, int],
+    *,
+    place: Tensor | None = None,
+    landmarks: Tensor | None = None,
 ) -> Tensor:
-    """Unlikeness measured against one patch in nine, for a ninth of the cost, (n, C) -> (n,); 0 where none is alive.
+    """Unlikeness measured against one patch in nine, for a ninth of the cost, (n, C) -> (m,); 0 where none is alive.
 
     Args:
-        features: (n, C) live patches of one image.
-        index: (n,) their grid indices, ascending.
+        features: (n, C) live tokens of one image.
+        index: (m,) grid indices of the live cells, ascending.
         grid: Rows and columns of the whole grid.
-        landmarks: Positions of the landmarks among them; found here if None.
+        place: (m,) which of the tokens each cell has; None if each has its own.
+        landmarks: Positions of the landmarks among the cells; found here if None.
     """
     if landmarks is None:
         landmarks = on_lattice(index, grid).nonzero().squeeze(1)
     near = near_of(index, grid, others=landmarks)
-    return unlikeness_outside(features, near, others=landmarks, neighbours=_NEAREST)
+    return unlikeness_outside(features, near, others=landmarks, place=place, neighbours=_NEAREST)
 
 
 def unlikeness_outside(
-    features: Tensor, near: Tensor, *, others: Tensor | None = None, neighbours: int = NEIGHBOURS
+    features: Tensor,
+    near: Tensor,
+    *,
+    others: Tensor | None = None,
+    place: Tensor | None = None,
+    neighbours: int = NEIGHBOURS,
 ) -> Tensor:
-    """Unlikeness of patches, (n, C) -> (n,), to those that are not near.
+    """Unlikeness of patches, (n, C) -> (m,), to those that are not near.
 
     Args:
-        features: (n, C) live patches of one image.
-        near: (n, n) pairs that do not count, or (n, m) where only m others are asked.
-        others: (m,) positions of those, or None for all.
+        features: (n, C) live tokens of one image.
+        near: (m, m) pairs of cells that do not count, or (m, k) where only k others are asked.
+        others: (k,) positions of those, or None for all.
+        place: (m,) which of the tokens each cell has; None if each has its own.
         neighbours: How many of the most similar patches count.
     """
     unit = F.normalize(features, dim=-1)
-    cosine = (unit @ (unit if others is None else unit[others]).T).masked_fill_(near, -torch.inf)
-    return _far_from(cosine, neighbours)
+    if others is not None:
+        asked = unit[others if place is None else place[others]]
+        cosine = unit @ asked.T if place is None else (unit @ asked.T)[place]
+    elif place is None:
+        cosine = unit @ unit.T
+    else:  # each pair of tokens once, however many cells share them
+        cosine = (unit @ unit.T)[place][:, place]
+    return _far_from(cosine.masked_fill_(near, -torch.inf), neighbours)
 
 
 def _far_from(cosine: Tensor, neighbours: int) -> Tensor:

@@ -163,16 +163,18 @@ def test_engines_take_turns_with_torch_and_are_measured_against_its_dense(tiny, 
     assert pruned.keep < pruned.keep_shallow < pruned.keep_pixels == 1
 
 
-@pytest.mark.parametrize("name", ["dense", "prune70"])
-def test_the_pixel_router_thins_what_an_engine_embeds(tiny, folders, name):
+@pytest.mark.parametrize("engine", ["openvino", "onnx"])
+@pytest.mark.parametrize("name", ["dense", "prune30", "prune70"])
+def test_the_pixel_router_thins_what_an_engine_embeds(tiny, folders, engine, name):
     pixels = np.full((1, *tiny.image_size, 3), 120, dtype=np.uint8)
     pixels[0, 40:60, 50:90] = np.random.default_rng(0).integers(0, 256, (20, 40, 3))
     point = replace(POINTS[name], pixels=PixelBudget())
     (ours,) = tiny.find(pixels, [point])[name]
-    (theirs,) = load_engine(folders["onnx"]).find(pixels, [point])[name]
+    (theirs,) = load_engine(folders[engine]).find(pixels, [point])[name]
     assert theirs.thinned.index.tolist() == ours.thinned.index.tolist()
     assert len(theirs.thinned.index) < 60
     assert theirs.survivors.tolist() == ours.survivors.tolist()
+    assert theirs.score == pytest.approx(ours.score, abs=1e-4)
     np.testing.assert_allclose(theirs.pixel_map, ours.pixel_map, atol=1e-3)
 
 
@@ -182,7 +184,9 @@ def test_integers_keep_the_verdict_and_leave_decisions_in_floating_point(tiny, i
     folder = export(tiny, tmp_path / "int8", engine="onnx", precision="int8", images=paths, say=told.append)
     detector = load_engine(folder)
     assert detector.info.floating == ()
-    assert sum("cosine of int8 to float 0.99" in line for line in told) == len(segments_of(tiny))
+    alike = [float(line.split()[-1]) for line in told if "cosine of int8 to float" in line]
+    assert len(alike) == len(segments_of(tiny))
+    assert min(alike) >= 0.99  # how close depends on what integer instructions the CPU has
     assert detector.runs_on == "onnx int8 on the CPU"
     (dense,) = verify(tiny, detector, paths, [POINTS["dense"]])
     assert 0 < dense.score < 0.05  # other numbers than in floating point, but the same verdict

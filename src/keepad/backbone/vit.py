@@ -189,9 +189,10 @@ class Backbone(nn.Module):
         x = tokens.x
         rows = None if presence is None else tokens.spread(presence)
         bias = None if rows is None else (rows + _EPS).log()
-        if tokens.mass is not None:
-            mass = tokens.spread(tokens.mass).log()
-            bias = mass if bias is None else bias + mass
+        mass = tokens.mass
+        if mass is not None:
+            counted = tokens.spread(mass).log()
+            bias = counted if bias is None else bias + counted
         for layer in range(first, last + 1):
             rope = tokens.rope if tokens.rope is None or tokens.rope.ndim == 2 else tokens.rope[layer - 1]
             x = _run_block(self.vit.blocks[layer - 1], x, tokens, rope, bias)

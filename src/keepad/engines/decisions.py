@@ -20,11 +20,9 @@ _EPS = 1e-6
 _EDGE = 1e-4  # responses are kept so far from 0 and 1 that their logits stay finite
 
 
-def standardised(values: np.ndarray, mass: np.ndarray | None = None) -> np.ndarray:
-    """Zero mean and unit deviation over the tokens of one image, (n,) -> (n,), each counted `mass` times."""
-    share = np.full_like(values, 1 / len(values)) if mass is None else mass / mass.sum()
-    centred = values - (share * values).sum()
-    return centred / (np.sqrt((share * centred**2).sum()) + np.float32(_EPS))
+def standardised(values: np.ndarray) -> np.ndarray:
+    """Zero mean and unit deviation over the cells of one image, (m,) -> (m,)."""
+    return (values - values.mean()) / (values.std() + np.float32(_EPS))
 
 
 def keep_shallow(scores: np.ndarray, index: np.ndarray, grid: Grid, budget: ShallowBudget) -> np.ndarray:
@@ -58,13 +56,11 @@ def _first_of_each(group: np.ndarray) -> np.ndarray:
     return np.unique(group, return_index=True)[1]
 
 
-def keep_deep(
-    risk: np.ndarray, index: np.ndarray, grid: Grid, budget: DeepBudget, planned: int = 0
-) -> tuple[np.ndarray, float]:
+def keep_deep(risk: np.ndarray, index: np.ndarray, grid: Grid, budget: DeepBudget) -> tuple[np.ndarray, float]:
     """Positions of the tokens of one image that stay, ascending, and E(I); see `routing.keep_deep`."""
     risk = risk.astype(np.float64)
     evidence = evidence_of(risk, budget.tail)
-    target = token_budget(evidence, max(len(risk), planned), budget)
+    target = token_budget(evidence, len(risk), budget)
     _, member, count = np.unique(block_ids(index, grid, budget.block), return_inverse=True, return_counts=True)
     order = np.argsort(-np.bincount(member, weights=risk) / count, kind="stable")
     joined = np.cumsum(count[order]) - count[order] < target  # tokens before this block do not suffice yet
@@ -90,30 +86,22 @@ class Known:
     scores: np.ndarray | None
     live: np.ndarray
     risk: np.ndarray | None
-    owner: np.ndarray | None = None
 
 
 def recover(
     responses: np.ndarray, survivors: np.ndarray, grid: Grid, point: OperatingPoint, known: Known, grades: tuple
 ) -> np.ndarray:
     """Responses on the whole grid, (rows, columns), from those of the survivors, (k,)."""
-    whole = _recovered(responses, survivors, grid, point, known, grades)
-    return (whole if known.owner is None else whole[known.owner]).reshape(grid)
-
-
-def _recovered(
-    responses: np.ndarray, survivors: np.ndarray, grid: Grid, point: OperatingPoint, known: Known, grades: tuple
-) -> np.ndarray:
     cells = grid[0] * grid[1]
     if len(survivors) == cells:
-        return responses
+        return responses.reshape(grid)
     if point.recovery == "zero":
         whole = np.zeros(cells, dtype=responses.dtype)
         whole[survivors] = responses
-        return whole
+        return whole.reshape(grid)
     if point.recovery != "graded":
         block = 2 if point.recovery == "same_block_first" else None
-        return responses[owners_of(survivors, grid, block=block)]
+        return responses[owners_of(survivors, grid, block=block)].reshape(grid)
     kept = np.clip(responses, _EDGE, 1 - _EDGE)
     values = np.log(kept / (1 - kept))
     if len(survivors) < len(known.live):
@@ -126,7 +114,7 @@ def _recovered(
     values = values[owner]
     if known.scores is not None:
         values = values + grades[0] * (known.scores - known.scores[known.live][owner])
-    return _sigmoid(values)
+    return _sigmoid(values).reshape(grid)
 
 
 def owners_of(survivors: np.ndarray, grid: Grid, *, block: int | None = None) -> np.ndarray:

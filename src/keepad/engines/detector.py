@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from keepad.budgets import on_lattice, shallow_target
 from keepad.detector import Detector, Finding, ImageSource, Stages
 from keepad.engines.decisions import Enlarger, Known, image_score, keep_deep, keep_shallow, recover, standardised
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
@@ -34,19 +33,29 @@ def load_engine(
 
 @dataclass(frozen=True)
 class _Live:
-    """Live tokens of one image: (prefix + n, C) features, (n,) grid indices, (n,) cells that each stands for."""
+    """Live tokens and cells of one image; see `Tokens` and `Shares`.
 
-    x: np.ndarray
+    Attributes:
+        tokens: (prefix + n, C) features.
+        index: (n,) grid indices of the patches among them, ascending.
+        cells: (m,) grid indices of the live cells, ascending.
+        place: (m,) which of the patches each cell has.
+        mass: (n,) cells that share each patch.
+    """
+
+    tokens: np.ndarray
     index: np.ndarray
+    cells: np.ndarray
+    place: np.ndarray
     mass: np.ndarray
-    prefix: int
 
     def gather(self, keep: np.ndarray) -> _Live:
-        """The patches at these positions, and the prefix; where some go, the others count alike (see `Tokens`)."""
-        if len(keep) == len(self.index):
-            return self
-        rows = np.concatenate([np.arange(self.prefix), keep + self.prefix])
-        return _Live(self.x[rows], self.index[keep], np.ones_like(self.mass[keep]), self.prefix)
+        """What the cells at these positions need, and the prefix."""
+        needed, place = np.unique(self.place[keep], return_inverse=True)
+        prefix = len(self.tokens) - len(self.index)
+        rows = np.concatenate([np.arange(prefix), needed + prefix])
+        mass = np.bincount(place, minlength=len(needed)).astype(np.float32)
+        return _Live(self.tokens[rows], self.index[needed], self.cells[keep], place, mass)
 
 
 class EngineDetector(Detector):
@@ -107,42 +116,38 @@ class EngineDetector(Detector):
         return found
 
     def _prefix(self, image: np.ndarray, thinned: Thinned | None) -> tuple[_Live, np.ndarray]:
-        patches, index = patches_of(image, self.info.patch), self._whole
+        cells = index = place = self._whole
         if thinned is None or thinned.whole:
-            landmarks, mass = np.flatnonzero(on_lattice(index, self.grid)), np.ones(len(index), dtype=np.float32)
+            patches, mass = patches_of(image, self.info.patch), np.ones(len(index), dtype=np.float32)
         else:
-            index, landmarks, mass = thinned.index, thinned.landmarks(self.grid), thinned.mass
-            patches = patches[index]
-        x, scores = self._session("prefix")(patches, index, landmarks, mass)
-        return _Live(x, index, mass, self.info.prefix), scores
+            index, place, mass = thinned.index, thinned.place, thinned.mass
+            patches = patches_of(image, self.info.patch, index)
+        x, scores = self._session("prefix")(patches=patches, index=index, place=place, mass=mass)
+        return _Live(x, index, cells, place, mass), scores
 
     def _finish(
         self, live: _Live, scores: np.ndarray, point: OperatingPoint, thinned: Thinned | None, stages: Stages
     ) -> Finding:
         known_scores = risks = evidence = None
-        owner = None if thinned is None else thinned.owner
         if point.shallow is not None:
-            known_scores = standardised(scores, live.mass)
-            if owner is not None:
-                known_scores = known_scores[np.searchsorted(live.index, owner)]
-            live = live.gather(keep_shallow(scores, live.index, self.grid, point.shallow))
-        entered = live.index
+            known_scores = standardised(scores)
+            live = live.gather(keep_shallow(scores, live.cells, self.grid, point.shallow))
+        entered, known_cells = live.index, live.cells
         stages.mark("routing")
-        x, entry, risk = self._session("middle")(live.x, live.index, live.mass)
-        live = replace(live, x=x)
+        x, entry, risk = self._session("middle")(**vars(live))
+        live = replace(live, tokens=x)
         stages.mark("between")
         if point.deep is not None:
-            planned = 0 if point.shallow is None else shallow_target(point.shallow.rho, self.grid)
-            keep, evidence = keep_deep(risk, live.index, self.grid, point.deep, planned)
+            keep, evidence = keep_deep(risk, live.cells, self.grid, point.deep)
             risks, live, entry = standardised(risk), live.gather(keep), entry[keep]
         stages.mark("routing")
 
         place = self.info.placement
         last = place.exit if point.early_exit else place.head_layers[-1]
-        read, cls = self._session(tail_name(place.exit, last))(live.x, live.index, live.mass, entry)
+        read, cls = self._session(tail_name(place.exit, last))(**vars(live), entry=entry)
         stages.mark("after")
-        known = Known(known_scores, entered, risks, owner)
-        patch_map = recover(read.mean(0), live.index, self.grid, point, known, self.calibration.grades)
+        known = Known(known_scores, known_cells, risks)
+        patch_map = recover(read.mean(0), live.cells, self.grid, point, known, self.calibration.grades)
         pixel_map = self._enlarger(point)(patch_map)
         stages.mark("recovery")
         layers = [layer for layer in place.head_layers if layer <= last]
@@ -176,10 +181,13 @@ def tail_name(exit_layer: int, last: int) -> str:
     return "tail" if last == exit_layer else "tail-whole"
 
 
-def patches_of(image: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
-    """(N, 3 * height * width) pixels of each patch, channel by channel, from (H, W, 3)."""
+def patches_of(image: np.ndarray, patch: tuple[int, int], index: np.ndarray | None = None) -> np.ndarray:
+    """(n, 3 * height * width) pixels of the patches at `index`, or of all, channel by channel, from (H, W, 3)."""
     height, width, channels = image.shape
     if channels != 3 or height % patch[0] or width % patch[1]:
         raise KeepADError(f"the input must be (H, W, 3) in whole patches of {patch[0]}x{patch[1]}, not {image.shape}.")
     cut = image.reshape(height // patch[0], patch[0], width // patch[1], patch[1], channels)
-    return np.ascontiguousarray(cut.transpose(0, 2, 4, 1, 3)).reshape(-1, channels * patch[0] * patch[1])
+    by_patch = cut.transpose(0, 2, 4, 1, 3)
+    if index is not None:
+        by_patch = by_patch[index // by_patch.shape[1], index % by_patch.shape[1]]
+    return np.ascontiguousarray(by_patch).reshape(-1, channels * patch[0] * patch[1])

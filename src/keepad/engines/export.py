@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from keepad.budgets import on_lattice
 from keepad.detector import ImageSource
 from keepad.engines.detector import EngineDetector, patches_of, tail_name
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, EngineInfo, digest_of_file, write_description
@@ -33,7 +32,7 @@ _WORST_LIKENESS = 0.98  # cosine to the float outputs under which a segment stay
 _COMPARED = 8  # images that say so
 
 Say = Callable[[str], None]
-Feed = list[np.ndarray]
+Feed = dict[str, np.ndarray]
 
 
 def export(
@@ -142,15 +141,19 @@ def _to_onnx(segment: Segment, path: Path) -> None:
 def _example(segment: Segment) -> tuple[torch.Tensor, ...]:
     """Inputs of the right form; their number of tokens is no one's size, so that nothing takes it for a constant."""
     model, generator = segment.model, torch.Generator().manual_seed(0)
-    count = model.grid[0] * model.grid[1] - 3
+    cells = model.grid[0] * model.grid[1]
+    live = cells if isinstance(segment, Prefix) else cells - 3
+    count = cells - 5  # fewer tokens than cells: some are shared
     index = torch.arange(count)
+    place = torch.arange(live).clamp(max=count - 1)
+    mass = torch.bincount(place).float()
     if isinstance(segment, Prefix):
         width = 3 * model.backbone.patch[0] * model.backbone.patch[1]
         pixels = torch.randint(0, 256, (count, width), generator=generator, dtype=torch.uint8)
-        return pixels, index, on_lattice(index, model.grid).nonzero().squeeze(1), torch.ones(count)
+        return pixels, index, place, mass
     x = torch.randn(count + model.backbone.prefix, model.backbone.width, generator=generator)
-    rest = () if isinstance(segment, Middle) else (torch.rand(count, generator=generator),)
-    return x, index, torch.ones(count), *rest
+    rest = () if isinstance(segment, Middle) else (torch.rand(live, generator=generator),)
+    return x, index, torch.arange(live), place, mass, *rest
 
 
 @contextmanager
@@ -219,7 +222,7 @@ def _in_integers(content: Any, graph: Path, engine: str, feeds: Sequence[Feed]) 
     with _quiet():
         return nncf.quantize(
             content,
-            nncf.Dataset(list(feeds), _by_name(graph) if engine == "onnx" else None),
+            nncf.Dataset(list(feeds), _by_name(graph)),
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(feeds),
             ignored_scope=nncf.IgnoredScope(patterns=_outside_blocks(graph), validate=False),
@@ -235,7 +238,7 @@ def _likeness(graph: Path, target: Path, engine: str, feeds: Sequence[Feed]) -> 
     sessions = [open_session(engine, path, precision="fp32", threads=None) for path in (float_file, target)]
     alike: list[list[float]] = []
     for feed in feeds[:_COMPARED]:
-        ours, theirs = (session(*feed) for session in sessions)
+        ours, theirs = (session(**feed) for session in sessions)
         alike.append([_cosine(a, b) for a, b in zip(ours, theirs, strict=True)])
     return float(np.mean(alike, axis=0).min())
 
@@ -259,7 +262,7 @@ def _by_name(graph: Path) -> Callable[[Feed], dict[str, np.ndarray]]:
     import onnx
 
     names = [one.name for one in onnx.load(str(graph), load_external_data=False).graph.input]
-    return lambda feed: dict(zip(names, feed, strict=True))
+    return lambda feed: {name: feed[name] for name in names}
 
 
 @torch.no_grad()
@@ -270,22 +273,24 @@ def _feeds(model: KeepAD, images: Sequence[ImageSource]) -> dict[str, list[Feed]
     assert point.deep is not None
     named = segments_of(model)
     found: dict[str, list[Feed]] = {name: [] for name in named}
-    index = torch.arange(model.grid[0] * model.grid[1])
-    one_each = torch.ones(len(index))
-    first = torch.arange(model.backbone.prefix)
+    every = torch.arange(model.grid[0] * model.grid[1])
+
+    def fed(name: str, *given: torch.Tensor) -> Any:
+        found[name].append({key: one.numpy() for key, one in zip(named[name].inputs, given, strict=True)})
+        return named[name](*given)
+
     for image in images:
         patches = patches_of(to_input(read_image(image), model.image_size), model.backbone.patch)
-        given = [torch.from_numpy(patches), index, on_lattice(index, model.grid).nonzero().squeeze(1), one_each]
-        found["prefix"].append([one.numpy() for one in given])
-        x, scores = named["prefix"](*given)
-        keep = keep_shallow(scores, index, model.grid, point.shallow)
-        given = [x[torch.cat([first, keep + len(first)])], index[keep], one_each[keep]]
-        found["middle"].append([one.numpy() for one in given])
-        x, entry, risk = named["middle"](*given)
-        chosen = keep_deep(risk, given[1], model.grid, point.deep).keep
-        rest = [x[torch.cat([first, chosen + len(first)])], given[1][chosen], given[2][chosen], entry[chosen]]
+        x, scores = fed("prefix", torch.from_numpy(patches), every, every, torch.ones(len(every)))
+        tokens = model.backbone.tokens_at(x, every, model.grid)
+        tokens = tokens.gather([keep_shallow(scores, every, model.grid, point.shallow)])
+        own = torch.arange(len(tokens.index))
+        x, entry, risk = fed("middle", tokens.x, tokens.index, tokens.index, own, torch.ones(len(own)))
+        keep = keep_deep(risk, tokens.index, model.grid, point.deep).keep
+        tokens = tokens.with_features(x).gather([keep])
+        own = torch.arange(len(tokens.index))
         for name in (name for name in named if name.startswith("tail")):
-            found[name].append([one.numpy() for one in rest])
+            fed(name, tokens.x, tokens.index, tokens.index, own, torch.ones(len(own)), entry[keep])
     return found
 
 

@@ -17,8 +17,8 @@ _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 class Session(Protocol):
     """A loaded segment."""
 
-    def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
-        """Its outputs, in the order of the segment."""
+    def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
+        """Its outputs, in the order of the segment; what its graph does not look at may be given all the same."""
 
 
 def open_session(engine: str, path: Path, *, precision: str, threads: int | None) -> Session:
@@ -65,10 +65,11 @@ class _OpenVino:
         }
         compiled = core.compile_model(core.read_model(path), "CPU", settings)
         self._request, self._count = compiled.create_infer_request(), len(compiled.outputs)
+        self._names = [one.get_any_name() for one in compiled.inputs]
 
-    def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
+    def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
         # Copied, because the request keeps its buffers and fills them again.
-        self._request.infer(list(inputs), share_inputs=True)
+        self._request.infer([inputs[name] for name in self._names], share_inputs=True)
         return [self._request.get_output_tensor(number).data.copy() for number in range(self._count)]
 
 
@@ -84,8 +85,8 @@ class _Onnx:
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._names = [one.name for one in self._session.get_inputs()]
 
-    def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
-        return self._session.run(None, dict(zip(self._names, inputs, strict=True)))
+    def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
+        return self._session.run(None, {name: inputs[name] for name in self._names})
 
 
 _OPENERS: dict[str, Any] = {"openvino": _OpenVino, "onnx": _Onnx}

@@ -54,7 +54,7 @@ def choose_blocks(risk: Tensor, block: Tensor, target: int) -> tuple[Tensor, Ten
     return names[order], kept[member]
 
 
-def keep_deep(risk: Tensor, index: Tensor, grid: tuple[int, int], budget: DeepBudget, planned: int = 0) -> DeepChoice:
+def keep_deep(risk: Tensor, index: Tensor, grid: tuple[int, int], budget: DeepBudget) -> DeepChoice:
     """Which tokens of one image stay.
 
     Args:
@@ -62,13 +62,11 @@ def keep_deep(risk: Tensor, index: Tensor, grid: tuple[int, int], budget: DeepBu
         index: (n,) their places on the original grid.
         grid: Rows and columns of that grid.
         budget: How evidence becomes a budget.
-        planned: Tokens that the shallow router may leave. Where fewer are alive, since the pixels proved others
-            redundant, the budget is still a share of these: it was not the suspicious ones that went.
     """
     device = risk.device
     risk, index = risk.cpu(), index.cpu()  # one transfer: a few hundred numbers, and doubles are not had everywhere
     evidence = float(evidence_of(risk, budget.tail))
-    target = token_budget(evidence, max(len(risk), planned), budget)
+    target = token_budget(evidence, len(risk), budget)
     _, mask = choose_blocks(risk, block_ids(index, grid, budget.block), target)
     positions = mask.nonzero().squeeze(1)
     return DeepChoice(positions[index[positions].argsort()].to(device), evidence, target)

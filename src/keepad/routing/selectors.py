@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from keepad.tokens import Shares
 from keepad.unlikeness import unlikeness_to_landmarks
 
 
@@ -47,22 +48,24 @@ class ShallowSelector(VisualScore):
         x: Tensor,
         index: Tensor,
         grid: tuple[int, int],
+        shares: Shares | None = None,
         landmarks: Tensor | None = None,
-        mass: Tensor | None = None,
     ) -> Tensor:
-        """Scores of the live patches of one image, (n, C) -> (n,).
+        """Scores of the live cells of one image, (n, C) -> (m,).
 
         Args:
             x: (n, C) tokens that enter the router.
-            index: (n,) their places on the grid.
+            index: (m,) grid indices of the live cells.
             grid: Rows and columns of the grid.
-            landmarks: Positions of the landmarks among them; found here if None.
-            mass: (n,) cells that each token stands for; one each if None.
+            shares: Which of the tokens each cell has; None if each has its own.
+            landmarks: Positions of the landmarks among the cells; found here if None.
         """
-        score = super().forward(x, mass)
+        place = None if shares is None else shares.place
+        score = _on_cells(super().forward(x, None if shares is None else shares.mass), place)
         if self.unlike is None:
             return score
-        return score + self.unlike * standardised(unlikeness_to_landmarks(x, index, grid, landmarks), mass)
+        unlike = unlikeness_to_landmarks(x, index, grid, place=place, landmarks=landmarks)
+        return score + self.unlike * standardised(unlike)
 
 
 class DeepSelector(nn.Module):
@@ -88,24 +91,30 @@ class DeepSelector(nn.Module):
         direction = self.query.weight.T @ self.key(anomaly - normal)
         return torch.sigmoid(x @ direction * self.scale)
 
-    def forward(self, x: Tensor, prototypes: Tensor, unlikeness: Tensor | None = None) -> Tensor:
-        """Fused risk r_i of the live patches of one image, (n, C) -> (n,).
+    def forward(
+        self, x: Tensor, prototypes: Tensor, unlikeness: Tensor | None = None, shares: Shares | None = None
+    ) -> Tensor:
+        """Fused risk r_i of the live cells of one image, (n, C) -> (m,).
 
         Args:
             x: (n, C) tokens that enter the router.
             prototypes: (2, C), normal and anomaly.
-            unlikeness: (n,) of the same tokens, for a selector with that cue.
+            unlikeness: (m,) of the live cells, for a selector with that cue.
+            shares: Which of the tokens each cell has; None if each has its own.
         """
-        risk = self.visual(x) + torch.tanh(self.gate) * self.anomaly(x, prototypes)
+        visual = self.visual(x, None if shares is None else shares.mass)
+        risk = visual + torch.tanh(self.gate) * self.anomaly(x, prototypes)
+        risk = _on_cells(risk, None if shares is None else shares.place)
         if self.unlike is None or unlikeness is None:
             return risk
         return risk + self.unlike * standardised(unlikeness)
 
 
-def standardised(values: Tensor, mass: Tensor | None = None) -> Tensor:
-    """Zero mean and unit deviation over the tokens of one image, (n,) -> (n,), each counted `mass` times."""
-    if mass is None:
-        return (values - values.mean()) / (values.std(correction=0) + 1e-6)
-    share = mass / mass.sum()
-    centred = values - share @ values
-    return centred / ((share @ centred.square()).sqrt() + 1e-6)
+def _on_cells(values: Tensor, place: Tensor | None) -> Tensor:
+    """(m,) values of cells from those of their tokens, (n,)."""
+    return values if place is None else values[place]
+
+
+def standardised(values: Tensor) -> Tensor:
+    """Zero mean and unit deviation over the cells of one image, (m,) -> (m,)."""
+    return (values - values.mean()) / (values.std(correction=0) + 1e-6)

@@ -122,7 +122,7 @@ def row_of(
     model: KeepAD, sight: Sight, grid: tuple[int, int], point: OperatingPoint, defect: np.ndarray | None
 ) -> tuple[np.ndarray, ...]:
     """One image's part of a Trial."""
-    ((_, patch_map, smoothed),) = model.judge(sight.read, sight.survivors, grid, point, grid, known=sight.known)
+    ((_, patch_map, smoothed),) = model.judge(sight.read, sight.cells, grid, point, grid, known=sight.known)
     responses = {layer: parts[0] for layer, parts in sight.read.responses.items()}
     cls = {layer: values[0] for layer, values in sight.read.cls.items()}
 
