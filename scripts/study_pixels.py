@@ -4,28 +4,35 @@
         --detectors keepad-m2i.safetensors keepad-i2m.safetensors --routers m2i.safetensors i2m.safetensors
 
 As in `study_routers.py`, every product is judged by a head that has not seen it, and one image in so many of each
-source is used. `bound` is the form that was built: all pixels of a block within so many grey levels. `deviation` is the
-softer one: in every channel, the standard deviation of each patch and the spread of the patches' means. `not counted`
-lets a stand-in count once, however many patches it stands for. `off`: root mean square by which image scores differ
-from those without the pixel router, over the images of which something is dropped.
+source is used. `bound` is the form that was built: one patch stands for those of its block of 4x4 or 2x2 whose pixels
+lie, together with its own, within so many grey levels, if they are half of the block; `whole blocks only` asks it of
+all. `deviation` is the softer one: in every channel, the standard deviation of each patch and the spread of the
+patches' means. `off`: root mean square by which image scores differ from those without the pixel router, over the
+images of which something is dropped. What is finished is kept beside OUT and not computed again.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from study_routers import Study
 
-from keepad.budgets import on_lattice
+from keepad.backbone.weights import cache_folder
 from keepad.console import progress
+from keepad.files import replacing
 from keepad.images import read_image, to_input
 from keepad.pixels import Thinned, extremes, thin
 from keepad.presets import POINTS, PixelBudget
-from keepad.training.trial import Survived, Trial, row_of, survived
+from keepad.training.trial import Trial, row_of, survived
 
 Form = Callable[[np.ndarray, tuple[int, int]], Thinned]
 
@@ -44,62 +51,70 @@ def by_deviation(pixels: np.ndarray, patch: tuple[int, int], tolerance: float) -
             means = mean[block].reshape(-1, 3)
             if spread[block].max() < tolerance and (means.max(0) - means.min(0)).max() < tolerance:
                 owner[block] = cell[row, column]
-    owner = owner.reshape(-1)
     high, low = (values.reshape(-1, 3) for values in extremes(pixels, patch))
-    bound = np.maximum(high - low[owner], high[owner] - low).max(1)
-    return Thinned(np.flatnonzero(owner == cell.reshape(-1)), owner, np.where(owner == cell.reshape(-1), 0, bound))
+    return proven(owner.reshape(-1), high, low)
 
 
 def cornered(pixels: np.ndarray, patch: tuple[int, int]) -> Thinned:
-    """What is dropped at a bound of 24, but the upper left patch of a block stays instead of the one in its middle."""
-    found = thin(pixels, patch, PixelBudget(tolerance=24, blocks=(4, 2)))
+    """What is dropped at a bound of 16, but the upper left one of those that are alike stays."""
+    found = thin(pixels, patch, bound(16))
     first = np.arange(len(found.owner))
     np.minimum.at(first, found.owner, np.arange(len(found.owner)))
     owner = first[found.owner]
     return Thinned(np.unique(owner), owner, found.bound)
 
 
-class Uncounted(Thinned):
-    """Stand-ins that count once."""
+def whole_blocks(pixels: np.ndarray, patch: tuple[int, int], tolerance: float) -> Thinned:
+    """Blocks of 4x4 and 2x2 of which all patches are alike; one of them stays."""
+    high, low = extremes(pixels, patch)
+    rows, columns, _ = high.shape
+    cell = np.arange(rows * columns).reshape(rows, columns)
+    owner, free = cell.copy(), np.ones((rows, columns), dtype=bool)
+    for side in (4, 2):
+        for row in range(0, rows, side):
+            for column in range(0, columns, side):
+                block = (slice(row, row + side), slice(column, column + side))
+                spread = high[block].reshape(-1, 3).max(0) - low[block].reshape(-1, 3).min(0)
+                if spread.max() <= tolerance and free[block].all():
+                    middle = [min(at + (side - 1) // 2, end - 1) for at, end in ((row, rows), (column, columns))]
+                    owner[block], free[block] = cell[middle[0], middle[1]], False
+    return proven(owner.reshape(-1), high.reshape(-1, 3), low.reshape(-1, 3))
 
-    @property
-    def mass(self) -> np.ndarray:
-        return np.ones(len(self.index), dtype=np.float32)
 
-    def landmarks(self, grid: tuple[int, int]) -> np.ndarray:
-        return np.flatnonzero(on_lattice(self.index, grid))
+def proven(owner: np.ndarray, high: np.ndarray, low: np.ndarray) -> Thinned:
+    """What was decided, with its bounds."""
+    bound = np.maximum(high - low[owner], high[owner] - low).max(1)
+    stays = owner == np.arange(len(owner))
+    return Thinned(np.flatnonzero(stays), owner, np.where(stays, 0, bound))
 
 
-def uncounted(pixels: np.ndarray, patch: tuple[int, int]) -> Thinned:
-    """What is dropped at a bound of 24, and no one stands for it."""
-    found = thin(pixels, patch, PixelBudget(tolerance=24, blocks=(4, 2)))
-    return Uncounted(found.index, found.owner, found.bound)
+def bound(tolerance: float, sides: tuple[int, ...] = (4, 2), noise: float = 0.0) -> PixelBudget:
+    return PixelBudget(blocks=tuple((side, tolerance) for side in sides), noise=noise)
 
 
 def forms() -> dict[str, Form | None]:
     """Name -> what thins an image."""
 
-    def bound(**given: object) -> Form:
-        budget = PixelBudget(**given)  # type: ignore[arg-type]
+    def thinning(budget: PixelBudget) -> Form:
         return lambda pixels, patch: thin(pixels, patch, budget)
 
     found: dict[str, Form | None] = {"without": None}
-    for tolerance in (8, 24):
-        found[f"bound {tolerance}, 2x2"] = bound(tolerance=tolerance, blocks=(2,))
-    for tolerance in (16, 24, 32):
-        found[f"bound {tolerance}, 4x4 and 2x2"] = bound(tolerance=tolerance, blocks=(4, 2))
-    found["bound 24, 4x4 and 2x2, not counted"] = uncounted
-    found["bound 24, 4x4 and 2x2, upper left stays"] = cornered
-    found["bound 8 + noise, 4x4 and 2x2"] = bound(tolerance=8, noise=1.0, blocks=(4, 2))
+    for tolerance in (8, 12, 16, 20, 24, 32):
+        found[f"bound {tolerance}"] = thinning(bound(tolerance))
+    found["bound 24 in 4x4, 16 in 2x2"] = thinning(PixelBudget(blocks=((4, 24), (2, 16))))
+    found["bound 16, 2x2 only"] = thinning(bound(16, (2,)))
+    found["bound 16, also 8x8"] = thinning(bound(16, (8, 4, 2)))
+    found["bound 16, whole blocks only"] = lambda pixels, patch: whole_blocks(pixels, patch, 16)
+    found["bound 24, whole blocks only"] = lambda pixels, patch: whole_blocks(pixels, patch, 24)
+    found["bound 16, upper left stays"] = cornered
+    found["bound 8 + noise"] = thinning(bound(8, noise=1.0))
     found["deviation 8, 2x2"] = lambda pixels, patch: by_deviation(pixels, patch, 8)
     return found
 
 
 @torch.inference_mode()
-def tried(
-    study: Study, name: str, form: Form | None, points: list[str]
-) -> dict[str, tuple[Survived, float, float, np.ndarray]]:
-    """Point -> what it does with the form, patches that enter block 1, the largest bound, and the image scores."""
+def tried(study: Study, name: str, form: Form | None, points: list[str]) -> dict[str, dict[str, Any]]:
+    """Point -> what it does with the form: numbers for the table, and the scores of the images that it thins."""
     model, source = study.model, study.source
     rows: dict[str, list[tuple[np.ndarray, ...]]] = {point: [] for point in points}
     entered, bounds = [], []
@@ -107,32 +122,53 @@ def tried(
         for place, entry in enumerate(source.images):
             model.head = study.heads[place]
             if form is None:
-                tokens, thinned = study.load(place), None
+                tokens = study.load(place)
                 entered.append(1.0)
             else:
                 pixels = to_input(read_image(source.samples[place].image), model.image_size)
-                thinned = [form(pixels, model.backbone.patch)]
-                entered.append(len(thinned[0].index) / (source.grid[0] * source.grid[1]))
-                bounds.append(int(thinned[0].bound.max()))
+                thinned = form(pixels, model.backbone.patch)
+                entered.append(len(thinned.index) / (source.grid[0] * source.grid[1]))
+                bounds.append(int(thinned.bound.max()))
                 images = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2).float() / 255
-                tokens = model.prefix(images, None, thinned)
+                tokens = model.prefix(images, None, [thinned])
             for point in points:
-                sight = model.look(tokens, POINTS[point], None, thinned)  # as it is given, not as the point would thin
+                sight = model.look(tokens, POINTS[point])
                 rows[point].append(row_of(model, sight, source.grid, POINTS[point], entry.defect))
             advance(1)
     places = list(range(len(source.images)))
     trials = {point: Trial(*(np.stack(part) for part in zip(*found, strict=True))) for point, found in rows.items()}
-    bound = float(np.percentile(bounds, 95)) if bounds else 0.0
-    whole = np.zeros(len(entered), dtype=bool) if form is None else np.array(entered) == 1
     return {
-        point: (
-            survived(trial, source, places, model.calibration),
-            float(np.mean(entered)),
-            bound,
-            np.where(whole, np.nan, trial.scores(model.calibration)),
-        )
+        point: {
+            **asdict(survived(trial, source, places, model.calibration)),
+            "enter": float(np.mean(entered)),
+            "differ": float(np.percentile(bounds, 95)) if bounds else 0.0,
+            "thinned": [form is None or share < 1 for share in entered],
+            "scores": trial.scores(model.calibration).tolist(),
+        }
         for point, trial in trials.items()
     }
+
+
+def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the file holds; it is made first if it is not there."""
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        made = make()
+        with replacing(file) as unfinished:
+            unfinished.write_text(json.dumps(made), encoding="utf-8")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def line_of(name: str, point: str, one: dict[str, Any], plain: dict[str, Any]) -> str:
+    """A row of the table; plain: the same point without the pixel router."""
+    off = "-"
+    if one is not plain and any(one["thinned"]):
+        apart = np.array(one["scores"]) - np.array(plain["scores"])
+        off = f"{np.sqrt(np.mean(apart[np.array(one['thinned'])] ** 2)):.4f}"
+    return (
+        f"| {name} | {point} | {100 * one['enter']:.1f} | {one['differ']:.0f} | {100 * one['image_auroc']:.1f} "
+        f"| {100 * one['patch_auroc']:.2f} | {100 * one['dtr']:.1f} | {one['missed']} of {one['anomalous']} | {off} |"
+    )
 
 
 def main() -> None:
@@ -143,7 +179,8 @@ def main() -> None:
     parser.add_argument("--routers", nargs="+", type=Path, required=True)
     parser.add_argument("--every", nargs="+", type=int, default=[10, 20], help="one source image in so many")
     parser.add_argument("--points", nargs="+", default=["dense", "prune70"])
-    parser.add_argument("--forms", nargs="+", default=list(forms()), help="only these")
+    parser.add_argument("--forms", nargs="+", default=list(forms()), help="only these, `without` first")
+    parser.add_argument("--state", type=Path, default=cache_folder() / "pixels")
     args = parser.parse_args()
     lines = [
         "# What the pixel router may take for uniform",
@@ -151,7 +188,9 @@ def main() -> None:
         "Made by `python scripts/study_pixels.py --data DATA --out docs/pixels/study.md --detectors "
         f"{' '.join(p.name for p in args.detectors)} --routers {' '.join(p.name for p in args.routers)}`.",
         "Source images only, each product judged by a head that has not seen it. `enter`: patches that enter block 1;",
-        "`differ`: grey levels by which a dropped patch may differ from its stand-in, in 95 % of the images.",
+        "`differ`: grey levels by which a dropped patch may differ from its stand-in, in 95 % of the images; `off`:",
+        "root mean square by which image scores of thinned images differ from those without. DTR of dense: defect",
+        "tokens that enter block 1.",
         "",
     ]
     for detector, routers, every in zip(args.detectors, args.routers, args.every, strict=False):
@@ -161,18 +200,13 @@ def main() -> None:
             "| form | point | enter | differ | I-AUROC | patch AUROC | DTR | defects lost | off |",
             f"|{'---|' * 9}",
         ]
-        plain: dict[str, np.ndarray] = {}
+        told = [*(hashlib.sha256(path.read_bytes()).hexdigest() for path in (detector, routers)), every, args.points]
+        plain: dict[str, Any] = {}
         for name in args.forms:
-            for point, (one, enter, bound, scores) in tried(study, name, forms()[name], args.points).items():
-                assert one.image_auroc is not None
-                assert one.patch_auroc is not None
-                off = np.sqrt(np.nanmean((scores - plain[point]) ** 2)) if point in plain else np.nan
-                plain.setdefault(point, scores)
-                lines.append(
-                    f"| {name} | {point} | {100 * enter:.1f} | {bound:.0f} | {100 * one.image_auroc:.1f} "
-                    f"| {100 * one.patch_auroc:.2f} | {100 * one.dtr:.1f} | {one.missed} of {one.anomalous} "
-                    f"| {'-' if np.isnan(off) else f'{off:.4f}'} |"
-                )
+            key = hashlib.sha256(json.dumps([*told, name]).encode()).hexdigest()[:16]
+            found = kept(args.state / f"{key}.json", partial(tried, study, name, forms()[name], args.points))
+            plain = plain or found
+            lines += [line_of(name, point, one, plain[point]) for point, one in found.items()]
         lines.append("")
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text("\n".join(lines), encoding="utf-8")

@@ -100,12 +100,24 @@ def test_one_patch_of_a_uniform_block_stays_and_textures_stay_whole():
     assert len(thin(noise, PATCH, PixelBudget()).index) == 64
 
 
-def test_a_defect_keeps_its_block_and_leaves_the_others_thinned():
+def test_a_defect_keeps_its_patch_and_leaves_the_others_thinned():
     pixels = np.full((8 * 4, 8 * 5, 3), 77, dtype=np.uint8)
     pixels[13, 17, 1] = 100
     found = thin(pixels, PATCH, PixelBudget(blocks=((2, 8),)))
-    assert len(found.index) == 15 + 4
-    assert 3 * 8 + 3 in found.index
+    assert len(found.index) == 16 + 1
+    assert found.owner[[18, 19, 26, 27]].tolist() == [18, 18, 18, 27]
+
+
+def test_one_patch_stands_for_those_that_are_like_it_if_they_are_half_of_the_block():
+    """Grey levels of 4x4 patches, and who stands for whom."""
+    levels = np.array([[9, 9, 50, 60], [9, 9, 70, 80], [9, 9, 30, 30], [9, 90, 30, 99]])
+    pixels = np.repeat(np.repeat(levels, 4, 0), 5, 1)[..., None].repeat(3, -1).astype(np.uint8)
+    assert thin(pixels, PATCH, PixelBudget(blocks=((4, 8),))).index.tolist() == list(range(16))  # seven are not half
+    both = thin(pixels, PATCH, PixelBudget(blocks=((4, 8), (2, 8)))).owner.reshape(4, 4)
+    assert both.tolist() == [[0, 0, 2, 3], [0, 0, 6, 7], [8, 8, 10, 10], [8, 13, 10, 15]]
+    pixels[:4, 10:15] = 12  # now they are
+    both = thin(pixels, PATCH, PixelBudget(blocks=((4, 8), (2, 8)))).owner.reshape(4, 4)
+    assert both.tolist() == [[5, 5, 5, 3], [5, 5, 6, 7], [5, 5, 10, 10], [5, 13, 10, 15]]
 
 
 def test_blocks_of_each_size_have_a_tolerance_of_their_own():

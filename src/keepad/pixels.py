@@ -8,6 +8,7 @@ dropped patch, and it is about the pixels, not about statistics of them: a singl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -48,28 +49,41 @@ class Thinned:
 
 
 def thin(pixels: np.ndarray, patch: tuple[int, int], budget: PixelBudget) -> Thinned:
-    """One patch of every uniform block stays, and every other patch.
+    """Every patch stays but those that have the same pixels as another one of their block, which stands for them.
+
+    In each block one patch stands for all that are like it, if these are half of the block or more. It is the one that
+    the most are like; of equals, the one nearest to the middle.
 
     Args:
         pixels: (H, W, 3) uint8 in whole patches.
         patch: Height and width of a patch.
-        budget: What counts as uniform.
+        budget: What counts as the same.
     """
     high, low = extremes(pixels, patch)
-    rows, columns, _ = high.shape
-    cell = np.arange(rows * columns).reshape(rows, columns)
-    owner, free = cell.copy(), np.ones((rows, columns), dtype=bool)
-    noise = budget.noise * _noise(high, low) if budget.noise else 0
-    for side, tolerance in budget.blocks:
-        uniform = _span(high, low, side) <= tolerance + noise
-        inside = np.repeat(np.repeat(uniform, side, 0), side, 1)[:rows, :columns] & free
-        owner[inside] = _middle(cell, side)[inside]
-        free &= ~inside
-    owner = owner.reshape(-1)
+    grid = high.shape[:2]
     high, low = high.reshape(-1, 3), low.reshape(-1, 3)
+    span = (high - low).max(1)
+    noise = budget.noise * float(np.quantile(span, _QUIET)) if budget.noise else 0
+    cell = np.arange(len(span))
+    owner, free = cell.copy(), np.ones(len(span), dtype=bool)
+    for side, tolerance in budget.blocks:
+        blocks, least = _blocks(grid, side)  # (b, side * side), the middle first; -1 is outside
+        quiet = ((span <= tolerance + noise) & free)[blocks] & (blocks >= 0)
+        some = quiet.sum(1) >= least
+        blocks, quiet = blocks[some], quiet[some]
+        top, bottom = high[blocks], low[blocks]
+        # (b, side * side, side * side): whether two patches lie within the tolerance, all their pixels together
+        apart = (np.maximum(top[:, :, None], top[:, None]) - np.minimum(bottom[:, :, None], bottom[:, None])).max(-1)
+        alike = (apart <= tolerance + noise) & quiet[:, :, None] & quiet[:, None]
+        found = alike.sum(2)
+        best = found.argmax(1)
+        block = np.arange(len(blocks))
+        joined = alike[block, best] & (found[block, best] >= least[some])[:, None]
+        owner[blocks[joined]] = np.broadcast_to(blocks[block, best][:, None], joined.shape)[joined]
+        free[blocks[joined]] = False
     bound = np.maximum(high - low[owner], high[owner] - low).max(1)
-    bound[owner == cell.reshape(-1)] = 0
-    return Thinned(np.flatnonzero(owner == cell.reshape(-1)), owner, bound)
+    bound[owner == cell] = 0
+    return Thinned(np.flatnonzero(owner == cell), owner, bound)
 
 
 def extremes(pixels: np.ndarray, patch: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -84,24 +98,19 @@ def extremes(pixels: np.ndarray, patch: tuple[int, int]) -> tuple[np.ndarray, np
     return found[0], found[1]
 
 
-def _span(high: np.ndarray, low: np.ndarray, side: int) -> np.ndarray:
-    """Largest difference within each block of side x side patches, over the channels; blocks may be cut at the end."""
-    rows, columns, _ = high.shape
-    pad = ((0, -rows % side), (0, -columns % side), (0, 0))
-    shape = (-(-rows // side), side, -(-columns // side), side, 3)
-    top = np.pad(high, pad, constant_values=0).reshape(shape).max((1, 3))
-    bottom = np.pad(low, pad, constant_values=255).reshape(shape).min((1, 3))
-    return (top - bottom).max(-1)
+@lru_cache(maxsize=16)
+def _blocks(grid: tuple[int, int], side: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cells of each block of side x side, (b, side * side), and how many must be alike, (b,).
 
-
-def _middle(cell: np.ndarray, side: int) -> np.ndarray:
-    """(rows, columns) the patch nearest to the middle of each cell's block, its upper left one of equals."""
-    rows, columns = cell.shape
-    row = np.minimum(np.arange(rows) // side * side + (side - 1) // 2, rows - 1)
-    column = np.minimum(np.arange(columns) // side * side + (side - 1) // 2, columns - 1)
-    return cell[row][:, column]
-
-
-def _noise(high: np.ndarray, low: np.ndarray) -> float:
-    """Grey levels between the extremes of the quietest patches: what the sensor adds where there is nothing to see."""
-    return float(np.quantile((high - low).max(-1), _QUIET))
+    The cell nearest to the middle comes first, the lower one of equals; blocks may be cut at the end of the grid, and
+    -1 stands for what lies outside.
+    """
+    rows, columns = grid
+    step = np.arange(side)
+    row = np.arange(0, rows, side)[:, None, None, None] + step[:, None]
+    column = np.arange(0, columns, side)[:, None, None] + step
+    cells = np.where((row < rows) & (column < columns), row * columns + column, -1).reshape(-1, side * side)
+    middle = (side - 1) / 2
+    order = np.argsort(((step - middle)[:, None] ** 2 + (step - middle) ** 2).reshape(-1), kind="stable")
+    inside = (cells >= 0).sum(1)
+    return cells[:, order], np.maximum(2, -(-inside // 2))

@@ -81,8 +81,8 @@ class PixelBudget:
     """What the pixel router takes for uniform.
 
     Attributes:
-        blocks: Blocks of which one patch stays, largest first: their side in patches, and the grey levels (of 255)
-            within which all of their pixels must lie, in every channel.
+        blocks: Blocks in which one patch may stand for others, largest first: their side in patches, and the grey
+            levels (of 255) within which all pixels of the two patches must lie, in every channel.
         noise: How many times the range of the image's quietest patches is added to these.
     """
 
