@@ -40,7 +40,7 @@ from keepad.flops import count_flops
 from keepad.images import find_images, read_image, spread, to_input
 from keepad.loading import choose_device, load, untrained
 from keepad.model import KeepAD, Outcome
-from keepad.presets import OperatingPoint, with_pixel_router
+from keepad.presets import OperatingPoint, PixelBudget, with_pixel_router
 
 ENGINES = ("torch", "openvino", "onnx")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -344,9 +344,9 @@ class Runner(ABC):
     def flops(self, outcome: Outcome | Finding) -> int:
         """FLOPs that led to an outcome."""
 
+    @abstractmethod
     def peak_memory(self) -> float | None:
         """Megabytes that a pass over the first batch holds at its peak, or None where no one keeps count."""
-        return _peak_memory(lambda: self.run(0, Stages()))
 
 
 class TorchRunner(Runner):
@@ -424,6 +424,17 @@ class EngineRunner(Runner):
     def flops(self, outcome: Outcome | Finding) -> int:
         """FLOPs that led to an outcome."""
         return count_flops(self._model, outcome, self.point).total
+
+    def peak_memory(self) -> float | None:
+        """Megabytes by which a pass over the first batch makes the process grow.
+
+        An engine keeps its buffers, so they are counted in sessions that have none yet; an image of one colour, which
+        takes few tokens, has them lay out their weights before.
+        """
+        fresh = self._detector.reopened()
+        even = np.zeros_like(self._inputs[0][:1])
+        fresh.find(even, [replace(self.point, pixels=PixelBudget())])
+        return _growth(lambda: fresh.find(self._inputs[0], [self.point]))
 
 
 def _batches(images: Sequence[Image.Image], size: tuple[int, int], batch: int) -> list[np.ndarray]:
@@ -542,19 +553,18 @@ def _peak_of_tensors(one_pass: Callable[[], object]) -> float:
     return float(np.cumsum([0, *sizes]).max()) / 1e6
 
 
-def _peak_memory(one_pass: Callable[[], object]) -> float | None:
-    """Megabytes that one pass of an engine held at its peak beyond what was there before it.
+def _growth(one_pass: Callable[[], object]) -> float | None:
+    """Megabytes by which one pass made the process grow at its peak.
 
     On Linux the kernel keeps the highest resident size of a process and lets the process reset it, so nothing falls
     between two samples. Freed memory is given back first, since a pass that only fills old holes would seem to need
-    nothing; and for this one pass every larger tensor gets pages of its own, since a heap in pieces would seem to need
+    nothing; and for this one pass every larger array gets pages of its own, since a heap in pieces would seem to need
     more. Other systems have a highest size that cannot be reset: None.
     """
     try:
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, 1 << 16)
         try:
-            one_pass()  # threads and libraries keep some memory for good; it is not this pass that needs it
             libc.malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")
             resident = _status("VmRSS")
@@ -702,8 +712,9 @@ def to_markdown(records: Sequence[Record], settings: dict[str, Any]) -> str:
         f"{where}, {machine['cores']} cores, torch {machine['torch']}; {settings['warmup']} warm-ups, "
         f"{settings['repeats']} repeats of {images['per_repeat']} images ({images['source']}); medians, all points "
         "interleaved in one process. x dense and x FLOPs say how many times faster and cheaper than dense in torch; "
-        "realised is their quotient; peak MB is what a pass holds besides weights and input (torch: tensors); "
-        "keep: patches after each router, that of the pixels first where it dropped any.",
+        "realised is their quotient; peak MB is what a pass holds besides weights and input (torch: its tensors; "
+        "others: growth of the process); keep: patches after each router, that of the pixels first where it dropped "
+        "any.",
         _markdown_table(_COLUMNS, [_cells(record) for record in records]),
         "Milliseconds an image by stage:",
         _markdown_table((*_COLUMNS[:6], *STAGES), [_stage_cells(record) for record in records]),

@@ -99,6 +99,10 @@ class EngineDetector(Detector):
         found = self.info.digests
         return {**found, "checkpoint": f"{found['checkpoint']} {self.info.engine} {self.info.precision}"}
 
+    def reopened(self) -> EngineDetector:
+        """The same detector with sessions of its own, which hold nothing yet of what they have computed."""
+        return EngineDetector(self._folder, self.info, self.point, self._threads)
+
     def find(
         self, pixels: np.ndarray, points: Sequence[OperatingPoint], stages: Stages | None = None
     ) -> dict[str, list[Finding]]:
@@ -165,8 +169,9 @@ class EngineDetector(Detector):
     def _session(self, name: str) -> Session:
         if name not in self._sessions:
             path = self._folder / f"{name}{SUFFIXES[self.info.engine]}"
-            precision = "fp32" if name in self.info.floating else self.info.precision
-            self._sessions[name] = open_session(self.info.engine, path, precision=precision, threads=self._threads)
+            self._sessions[name] = open_session(
+                self.info.engine, path, precision=self.info.precision, threads=self._threads
+            )
         return self._sessions[name]
 
     def _enlarger(self, point: OperatingPoint) -> Enlarger:

@@ -11,7 +11,6 @@ import numpy as np
 from keepad.errors import KeepADError
 
 PACKAGES = {"openvino": "openvino", "onnx": "onnxruntime"}
-_HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 
 
 class Session(Protocol):
@@ -27,7 +26,8 @@ def open_session(engine: str, path: Path, *, precision: str, threads: int | None
     Args:
         engine: "openvino" or "onnx".
         path: File of the segment.
-        precision: What floating point is computed in; bf16 only where the engine and the machine have it.
+        precision: "fp32", "bf16" (only where the engine and the machine have it), or "int8": what is not in integers
+            there is computed in bf16 by an OpenVINO that has it, else in fp32.
         threads: CPU threads, or None for all that this process may use.
 
     Raises:
@@ -56,12 +56,13 @@ class _OpenVino:
         import openvino
 
         core = openvino.Core()
-        if precision == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        halves = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if precision == "bf16" and not halves:
             raise KeepADError("this CPU has no instructions for bfloat16; export with --precision fp32 or int8.")
         settings: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": _HINTS[precision],
+            "INFERENCE_PRECISION_HINT": "bf16" if halves and precision != "fp32" else "f32",
         }
         compiled = core.compile_model(core.read_model(path), "CPU", settings)
         self._request, self._count = compiled.create_infer_request(), len(compiled.outputs)
