@@ -57,7 +57,7 @@ def by_deviation(pixels: np.ndarray, patch: tuple[int, int], tolerance: float) -
 
 def cornered(pixels: np.ndarray, patch: tuple[int, int]) -> Thinned:
     """What is dropped at a bound of 16, but the upper left one of those that are alike stays."""
-    found = thin(pixels, patch, bound(16))
+    found = thin(pixels, patch, PixelBudget(16))
     first = np.arange(len(found.owner))
     np.minimum.at(first, found.owner, np.arange(len(found.owner)))
     owner = first[found.owner]
@@ -88,10 +88,6 @@ def proven(owner: np.ndarray, high: np.ndarray, low: np.ndarray) -> Thinned:
     return Thinned(np.flatnonzero(stays), owner, np.where(stays, 0, bound))
 
 
-def bound(tolerance: float, sides: tuple[int, ...] = (4, 2), noise: float = 0.0) -> PixelBudget:
-    return PixelBudget(blocks=tuple((side, tolerance) for side in sides), noise=noise)
-
-
 def forms() -> dict[str, Form | None]:
     """Name -> what thins an image."""
 
@@ -99,15 +95,14 @@ def forms() -> dict[str, Form | None]:
         return lambda pixels, patch: thin(pixels, patch, budget)
 
     found: dict[str, Form | None] = {"without": None}
-    for tolerance in (8, 12, 16, 20, 24, 32):
-        found[f"bound {tolerance}"] = thinning(bound(tolerance))
-    found["bound 24 in 4x4, 16 in 2x2"] = thinning(PixelBudget(blocks=((4, 24), (2, 16))))
-    found["bound 16, 2x2 only"] = thinning(bound(16, (2,)))
-    found["bound 16, also 8x8"] = thinning(bound(16, (8, 4, 2)))
+    for tolerance in (12, 16, 20, 24):
+        found[f"bound {tolerance}"] = thinning(PixelBudget(tolerance))
+    found["bound 16, 2x2 only"] = thinning(PixelBudget(16, blocks=(2,)))
+    found["bound 16, also 8x8"] = thinning(PixelBudget(16, blocks=(8, 4, 2)))
     found["bound 16, whole blocks only"] = lambda pixels, patch: whole_blocks(pixels, patch, 16)
     found["bound 24, whole blocks only"] = lambda pixels, patch: whole_blocks(pixels, patch, 24)
     found["bound 16, upper left stays"] = cornered
-    found["bound 8 + noise"] = thinning(bound(8, noise=1.0))
+    found["bound 8 + noise"] = thinning(PixelBudget(8, noise=1.0))
     found["deviation 8, 2x2"] = lambda pixels, patch: by_deviation(pixels, patch, 8)
     return found
 

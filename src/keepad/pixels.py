@@ -63,18 +63,20 @@ def thin(pixels: np.ndarray, patch: tuple[int, int], budget: PixelBudget) -> Thi
     grid = high.shape[:2]
     high, low = high.reshape(-1, 3), low.reshape(-1, 3)
     span = (high - low).max(1)
-    noise = budget.noise * float(np.quantile(span, _QUIET)) if budget.noise else 0
+    tolerance = budget.tolerance
+    if budget.noise:
+        tolerance += budget.noise * float(np.quantile(span, _QUIET))
     cell = np.arange(len(span))
     owner, free = cell.copy(), np.ones(len(span), dtype=bool)
-    for side, tolerance in budget.blocks:
+    for side in budget.blocks:
         blocks, least = _blocks(grid, side)  # (b, side * side), the middle first; -1 is outside
-        quiet = ((span <= tolerance + noise) & free)[blocks] & (blocks >= 0)
+        quiet = ((span <= tolerance) & free)[blocks] & (blocks >= 0)
         some = quiet.sum(1) >= least
         blocks, quiet = blocks[some], quiet[some]
         top, bottom = high[blocks], low[blocks]
         # (b, side * side, side * side): whether two patches lie within the tolerance, all their pixels together
         apart = (np.maximum(top[:, :, None], top[:, None]) - np.minimum(bottom[:, :, None], bottom[:, None])).max(-1)
-        alike = (apart <= tolerance + noise) & quiet[:, :, None] & quiet[:, None]
+        alike = (apart <= tolerance) & quiet[:, :, None] & quiet[:, None]
         found = alike.sum(2)
         best = found.argmax(1)
         block = np.arange(len(blocks))

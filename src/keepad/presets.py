@@ -78,22 +78,23 @@ class Placement:
 
 @dataclass(frozen=True)
 class PixelBudget:
-    """What the pixel router takes for uniform.
+    """What the pixel router takes for the same.
 
     Attributes:
-        blocks: Blocks in which one patch may stand for others, largest first: their side in patches, and the grey
-            levels (of 255) within which all pixels of the two patches must lie, in every channel.
-        noise: How many times the range of the image's quietest patches is added to these.
+        tolerance: Grey levels (of 255) within which all pixels of two patches must lie, in every channel.
+        noise: How many times the range of the image's quietest patches is added to that.
+        blocks: Sides of the blocks in which one patch may stand for others, in patches, largest first.
     """
 
-    blocks: tuple[tuple[int, float], ...] = ((4, 24), (2, 20))
+    tolerance: float = 16
     noise: float = 0.0
+    blocks: tuple[int, ...] = (4, 2)
 
     def __post_init__(self) -> None:
-        sides = [side for side, _ in self.blocks]
+        sides = self.blocks
         if not sides or sides[-1] < 2 or any(large % small or large == small for large, small in pairwise(sides)):
             raise KeepADError(f"sides of pixel blocks must fall, divide each other and be at least 2, not {sides}.")
-        if self.noise < 0 or any(tolerance < 0 for _, tolerance in self.blocks):
+        if self.tolerance < 0 or self.noise < 0:
             raise KeepADError("the tolerance of the pixel router and its share of noise cannot be negative.")
 
 
