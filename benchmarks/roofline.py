@@ -1,8 +1,8 @@
 """How fast a pass could be on this machine: `python benchmarks/roofline.py --records engines.json --out roofline`.
 
-The rate of matrix products is measured at the very shapes of the default backbone, in float32 by torch and by ONNX
-Runtime and in 8-bit integers by ONNX Runtime, and so is that of attention and of copying memory. The counted FLOPs of
-each operating point at the best of these rates give the least time that a pass can take, whoever runs it, and with the
+The rate of matrix products is measured at the very shapes of the default backbone, in float32 by torch and in float32,
+bfloat16 and 8-bit integers by OpenVINO, and so is that of attention and of copying memory. The counted FLOPs of each
+operating point at the best of these rates give the least time that a pass can take, whoever runs it, and with the
 measured time of dense the largest ratio that can be had. `--records` is what `keepad benchmark` wrote.
 """
 
@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
+import openvino
 import torch
 import torch.nn.functional as F
-from onnx import TensorProto, helper
+from openvino import opset13
 
 from keepad.backbone import DEFAULT_BACKBONE, build_backbone
 from keepad.command import command_line
@@ -32,6 +31,7 @@ from keepad.training.recipe import RECIPES
 
 LENGTHS = (1370, 412, 240)  # tokens of a dense pass, and about what the routers leave at prune70
 REPEATS = 30
+PRECISIONS = ("fp32", "bf16", "int8")
 
 
 def best_seconds(function: Callable[[], object]) -> float:
@@ -50,40 +50,36 @@ def product(tokens: int, inner: int, outer: int) -> dict[str, float]:
     """GFLOP/s of a linear layer at that shape, by who computes it."""
     flops = 2 * tokens * inner * outer
     draw = np.random.default_rng(0)
-    x, weight = draw.normal(size=(tokens, inner)).astype(np.float32), draw.normal(size=(inner, outer))
-    given, transposed = torch.from_numpy(x), torch.from_numpy(weight.T.astype(np.float32).copy())
-    found = {"torch fp32": flops / best_seconds(lambda: F.linear(given, transposed)) / 1e9}
-    for name, kind, operator, values in (
-        ("onnxruntime fp32", TensorProto.FLOAT, "MatMul", weight.astype(np.float32)),
-        ("onnxruntime int8", TensorProto.UINT8, "MatMulInteger", (weight * 30).clip(-64, 63).astype(np.int8)),
-    ):
-        fed = x if kind == TensorProto.FLOAT else (x * 30 + 128).clip(0, 255).astype(np.uint8)
-        session = _session(operator, kind, values, (tokens, inner), (tokens, outer))
-        found[name] = flops / best_seconds(lambda session=session, fed=fed: session.run(None, {"x": fed})) / 1e9
+    x, weight = (draw.normal(size=size).astype(np.float32) for size in ((tokens, inner), (outer, inner)))
+    given, held = torch.from_numpy(x), torch.from_numpy(weight)
+    found = {"torch fp32": flops / best_seconds(lambda: F.linear(given, held)) / 1e9}
+    for precision in PRECISIONS:
+        fed = opset13.parameter([-1, inner], np.float32)
+        left, right = fed, opset13.constant(weight)
+        if precision == "int8":  # what OpenVINO turns into integer products, with the rounding of what comes in
+            left = opset13.fake_quantize(left, *map(np.float32, (-4, 4, -4, 4)), 256)
+            right = opset13.fake_quantize(right, *map(np.float32, (-4, 4, -4, 4)), 255)
+        made = openvino.Model([opset13.matmul(left, right, False, True)], [fed])
+        found[f"openvino {precision}"] = flops / _seconds(made, [x], precision) / 1e9
     return found
 
 
-def _session(
-    operator: str, kind: int, weight: np.ndarray, given: tuple[int, int], made: tuple[int, int]
-) -> onnxruntime.InferenceSession:
-    result = TensorProto.FLOAT if kind == TensorProto.FLOAT else TensorProto.INT32
-    graph = helper.make_graph(
-        [helper.make_node(operator, ["x", "w"], ["y"])],
-        "product",
-        [helper.make_tensor_value_info("x", kind, given)],
-        [helper.make_tensor_value_info("y", result, made)],
-        [onnx.numpy_helper.from_array(weight, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = available_threads()
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+def attention(tokens: int, heads: int, width: int) -> dict[str, float]:
+    """GFLOP/s of attention among so many tokens, by who computes it."""
+    flops, q = 4 * tokens**2 * width, torch.randn(1, heads, tokens, width // heads)
+    found = {"torch fp32": flops / best_seconds(lambda: F.scaled_dot_product_attention(q, q, q)) / 1e9}
+    for precision in ("fp32", "bf16"):
+        fed = [opset13.parameter([1, heads, -1, width // heads], np.float32) for _ in range(3)]
+        made = openvino.Model([opset13.scaled_dot_product_attention(*fed)], fed)
+        found[f"openvino {precision}"] = flops / _seconds(made, [q.numpy()] * 3, precision) / 1e9
+    return found
 
 
-def attention(tokens: int, heads: int, width: int) -> float:
-    """GFLOP/s of attention among so many tokens in torch."""
-    q = torch.randn(1, heads, tokens, width // heads)
-    return 4 * tokens**2 * width / best_seconds(lambda: F.scaled_dot_product_attention(q, q, q)) / 1e9
+def _seconds(model: openvino.Model, inputs: list[np.ndarray], precision: str) -> float:
+    hint = "f32" if precision == "fp32" else "bf16"
+    settings = {"INFERENCE_NUM_THREADS": available_threads(), "INFERENCE_PRECISION_HINT": hint}
+    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+    return best_seconds(lambda: request.infer(inputs, share_inputs=True))
 
 
 def bandwidth() -> float:
@@ -104,20 +100,31 @@ def main() -> None:
     rates: dict[str, Any] = {}
     for tokens in LENGTHS:
         rates[str(tokens)] = {name: product(tokens, *shape) for name, shape in shapes.items()}
-        rates[str(tokens)]["attention"] = {"torch fp32": attention(tokens, heads, width)}
+        rates[str(tokens)]["attention"] = attention(tokens, heads, width)
     copied = bandwidth()
-    by_whom = {who: max(one[name][who] for one in rates.values() for name in shapes) for who in rates["1370"]["qkv"]}
-    best_attention = max(one["attention"]["torch fp32"] for one in rates.values())
+    best = {
+        kind: {
+            precision: max(
+                rate
+                for one in rates.values()
+                for name in names
+                for who, rate in one[name].items()
+                if who.endswith(precision)
+            )
+            for precision in precisions
+        }
+        for kind, names, precisions in (("linear", shapes, PRECISIONS), ("attention", ["attention"], PRECISIONS[:2]))
+    }
 
     place = RECIPES["keepad"].placement(backbone.depth)
     records = [one for one in json.loads(args.records.read_text())["records"] if one["batch"] == 1]
     dense = next(one for one in records if one["point"] == "dense" and one["engine"] == "torch")
-    bounds = [_bound(one, backbone, place, by_whom, best_attention, dense["median_ms"]) for one in records]
+    bounds = [_bound(one, backbone, place, best, dense["median_ms"]) for one in records]
     content = {
         "command": command_line(["python", *sys.argv]),
         "threads": available_threads(),
         "rates": rates,
-        "best": {**by_whom, "attention fp32": best_attention, "copy GB/s": copied},
+        "best": {**best, "copy GB/s": copied},
         "bounds": bounds,
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -129,11 +136,10 @@ def _bound(
     record: dict[str, Any],
     backbone: Any,
     place: Placement,
-    rates: dict[str, float],
-    attention_rate: float,
+    best: dict[str, dict[str, float]],
     dense: float,
 ) -> dict[str, Any]:
-    """Least milliseconds of a record's pass in float32 and with integer products, and the ratios these would be."""
+    """Least milliseconds of a record's pass in each precision, and the ratios these would be."""
     grid = 37 * 37
     entering = patches_entering(
         place,
@@ -143,12 +149,15 @@ def _bound(
         early_exit=True,
     )
     embed, linear, within = backbone_flops(shape_of(backbone), entering[0], entering)
-    least = {}
-    for kind, rate in (
-        ("fp32", max(rates["torch fp32"], rates["onnxruntime fp32"])),
-        ("int8", max(rates.values())),
-    ):
-        least[kind] = ((embed + linear) / rate + within / attention_rate) / 1e6
+    least = {
+        precision: (
+            (embed + linear) / best["linear"][precision]
+            + within / best["attention"]["fp32" if precision == "fp32" else "bf16"]  # none has it in integers
+        )
+        / 1e6
+        for precision in PRECISIONS
+    }
+    own = record["engine"].partition(":")[2] or "fp32"
     return {
         "engine": record["engine"],
         "point": record["point"],
@@ -156,7 +165,7 @@ def _bound(
         "ratio": dense / record["median_ms"],
         "least_ms": least,
         "largest_ratio": {kind: dense / value for kind, value in least.items()},
-        "share": least["fp32"] / record["median_ms"],
+        "share": least[own] / record["median_ms"],
     }
 
 
@@ -181,16 +190,17 @@ def to_markdown(content: dict[str, Any]) -> str:
         f"Copying memory: {content['best']['copy GB/s']:.1f} GB/s.",
         "",
         "Least time of a pass: its counted FLOPs at the best of these rates, with nothing lost to norms, activations,",
-        "routing or memory. `share`: that time over the measured one. `at most`: dense in torch over the least time.",
+        "routing or memory. `share`: that time in the row's own precision over the measured one. `at most`: dense in",
+        "torch over the least time; bf16 attention beside 8-bit products.",
         "",
-        "| engine | point | ms | x dense | least ms fp32 | share | at most, fp32 | at most, int8 products |",
+        "| engine | point | ms | x dense | share | at most, fp32 | at most, bf16 | at most, int8 |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for one in content["bounds"]:
+        ratios = [f"{one['largest_ratio'][kind]:.2f}" for kind in PRECISIONS]
         lines.append(
             f"| {one['engine']} | {one['point']} | {one['ms']:.0f} | {one['ratio']:.2f} "
-            f"| {one['least_ms']['fp32']:.0f} | {one['share']:.0%} "
-            f"| {one['largest_ratio']['fp32']:.2f} | {one['largest_ratio']['int8']:.2f} |"
+            f"| {one['share']:.0%} | {' | '.join(ratios)} |"
         )
     return "\n".join(lines) + "\n"
 
