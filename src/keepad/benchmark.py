@@ -37,7 +37,7 @@ from keepad.engines.opening import exported
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.flops import count_flops
-from keepad.images import find_images, read_image, spread, to_input
+from keepad.images import find_pictures, read_image, spread, to_input
 from keepad.loading import choose_device, load, untrained
 from keepad.model import KeepAD, Outcome
 from keepad.presets import OperatingPoint, PixelBudget, with_pixel_router
@@ -199,10 +199,7 @@ def schedule(points: int, repeats: int, batches: int) -> list[Turn]:
 
 
 def pictures(folder: str | Path | None = None, count: int = 8) -> Pictures:
-    """Up to `count` images, spread evenly over those below `folder`, or over the package's demo images.
-
-    What lies in a folder `ground_truth` is a mask and no image of a product.
-    """
+    """Up to `count` images, spread evenly over those below `folder`, or over the package's demo images."""
     if folder is None:
         from keepad.demo import demo_images  # painting them takes seconds, which nothing else here needs
 
@@ -211,10 +208,7 @@ def pictures(folder: str | Path | None = None, count: int = 8) -> Pictures:
     root = Path(folder)
     if not root.is_dir():
         raise KeepADError(f"'{folder}' is no folder; give one that holds images.")
-    found = [path for path in find_images([root]) if "ground_truth" not in path.relative_to(root).parts]
-    if not found:
-        raise KeepADError(f"'{folder}' holds no image but masks; give one that holds the images themselves.")
-    paths = spread(found, count)
+    paths = spread(find_pictures(root), count)
     names = tuple(path.relative_to(root).as_posix() for path in paths)
     return Pictures(Path(os.path.abspath(root)).name, names, tuple(read_image(path) for path in paths))
 

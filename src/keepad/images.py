@@ -105,6 +105,23 @@ def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
     return list(found.values())
 
 
+def find_pictures(paths: Sequence[str | Path] | str | Path) -> list[Path]:
+    """The same without masks: what lies in a folder `ground_truth` is no image of a product.
+
+    Raises:
+        KeepADError: As `find_images` does, and where nothing but masks is found.
+    """
+    given = [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    found = [
+        file
+        for file in find_images(given)
+        if not any(path in file.parents and "ground_truth" in file.relative_to(path).parts for path in given)
+    ]
+    if not found:
+        raise KeepADError(f"'{given[0]}' holds no image but masks; give one that holds the images themselves.")
+    return found
+
+
 def spread(items: Sequence[T], count: int) -> list[T]:
     """At most `count` of the items, spread evenly over them."""
     count = min(count, len(items))

@@ -33,15 +33,15 @@ def export(
     from keepad.engines import load_engine
     from keepad.engines.export import check_request, export
     from keepad.engines.export import verify as compare
-    from keepad.images import find_images, spread
+    from keepad.images import find_pictures, spread
     from keepad.loading import load
     from keepad.presets import POINTS
 
     def tell(line: str) -> None:
         stderr.print(line, soft_wrap=True, markup=False, highlight=False)
 
-    scales = spread(find_images(calibrate), limit) if calibrate else []
-    checked = spread(find_images(verify), limit) if verify else []
+    scales = spread(find_pictures(calibrate), limit) if calibrate else []
+    checked = spread(find_pictures(verify), limit) if verify else []
     check_request(engine, precision, scales)
     detector = load(model, device="cpu", weights=weights)
     folder = export(detector, out, engine=engine, precision=precision, images=scales, say=tell)
