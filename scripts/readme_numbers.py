@@ -18,7 +18,9 @@ POINTS = ("dense", "prune30", "prune50", "prune70")
 MEASURES = (("image",), ("pixel",), ("survival", "dtr"), ("survival", "cmr"))
 
 
-def numbers(pixels: dict[str, Any], benchmark: dict[str, Any]) -> str:
+def numbers(
+    pixels: dict[str, Any], benchmark: dict[str, Any], engines: dict[str, Any], precisions: dict[str, Any]
+) -> str:
     """The table: accuracy and survival on suites the checkpoints have not seen, time and FLOPs against dense."""
     speed = {record["point"]: record for record in benchmark["records"] if record["batch"] == 1}
     wholes = [parts["all"] for parts in pixels["table"].values()]
@@ -59,17 +61,33 @@ def numbers(pixels: dict[str, Any], benchmark: dict[str, Any]) -> str:
     lines += [
         "",
         "- Accuracy: mean of the two transfer directions, each checkpoint on suites that it has not seen "
-        f"({unseen}): `python scripts/compare_pixels.py --data ../shared/data --points prune30 prune50 prune70 --out "
-        "docs/pixels/transfer --speed docs/pixels/speed-*.json -- m2i.safetensors i2m.safetensors`. [All numbers]"
-        "(docs/pixels/transfer.md); the "
+        f"({unseen}): `python scripts/compare_pixels.py --data ../shared/data --out docs/pixels/transfer --speed "
+        "docs/pixels/speed-*.json -- m2i.safetensors i2m.safetensors`. [All numbers](docs/pixels/transfer.md); the "
         "[routers alone](docs/routers/transfer.md), beside the published recipe and without their parts.",
-        "- How much the pixels prove depends on the images. prune70 with the pixel router against prune70 without "
-        "([on which code](docs/README.md)): "
+        "- How much the pixels prove depends on the images. prune70 with the pixel router against prune70 without: "
         f"{told}; I-AUROC {changes[0]:+.1f}, P-AUROC {changes[1]:+.1f}, DTR {changes[2]:+.1f}, CMR {changes[3]:+.2f}.",
         f"- Speed: `{benchmark['settings']['command']}`, one image at a time on {machine['cores']} CPU cores, dense "
         "and pruned interleaved. [All numbers](docs/benchmark/default.md).",
+        *_engine_line(engines, precisions),
     ]
     return "\n".join(lines)
+
+
+def _engine_line(engines: dict[str, Any], precisions: dict[str, Any]) -> list[str]:
+    """How fast the fastest engine is on images of all suites, and what its precision costs in accuracy."""
+    records = [record for record in engines["records"] if record["point"].startswith("prune70")]
+    best = min(records, key=lambda record: record["median_ms"])
+    engine, _, precision = best["engine"].partition(":")
+    name = f"{engine} {precision or 'fp32'}"
+    changes = [
+        100 * sum(rows[name][key] - rows["torch fp32"][key] for rows in precisions.values()) / len(precisions)
+        for key in ("image", "pixel")
+    ]
+    return [
+        f"- Without torch: prune70 in {name} is {best['ratio_to_dense']:.2f} times as fast as dense in torch on images "
+        f"of all suites ([all engines](docs/benchmark/engines.md)), at I-AUROC {changes[0]:+.1f} and P-AUROC "
+        f"{changes[1]:+.1f} against torch ([precisions](docs/benchmark/precisions.md))."
+    ]
 
 
 def updated(readme: str, table: str) -> str:
@@ -82,7 +100,9 @@ def main() -> None:
     readme = ROOT / "README.md"
     benchmark = json.loads((ROOT / "docs" / "benchmark" / "default.json").read_text())
     pixels = json.loads((ROOT / "docs" / "pixels" / "transfer.json").read_text())
-    text = updated(readme.read_text(), numbers(pixels, benchmark))
+    engines = json.loads((ROOT / "docs" / "benchmark" / "engines.json").read_text())
+    precisions = json.loads((ROOT / "docs" / "benchmark" / "precisions.json").read_text())
+    text = updated(readme.read_text(), numbers(pixels, benchmark, engines, precisions))
     if "--check" in sys.argv:
         sys.exit(0 if text == readme.read_text() else "README.md is out of date: run python scripts/readme_numbers.py")
     readme.write_text(text)
