@@ -23,7 +23,7 @@ from compare_routers import Bench, summary
 
 from keepad.backbone.weights import cache_folder
 from keepad.metrics import auroc
-from keepad.presets import PIXELS, POINTS
+from keepad.presets import PIXELS, POINTS, PixelBudget
 
 NAMES = ("dense", "prune30", "prune50", "prune70")
 
@@ -120,8 +120,7 @@ def to_markdown(
         "# The pixel router on unseen suites",
         "",
         "Made by `python scripts/compare_pixels.py` (its first lines show the whole command). Patches share a token",
-        f"where all of their pixels lie within {PIXELS.tolerance:g} grey levels, and at least half of a block of",
-        f"{' or '.join(f'{side}x{side}' for side in PIXELS.blocks)} does.",
+        f"where {100 * PIXELS.most:g} % of a block are alike: {_told(PIXELS)}.",
         "I/P-AUROC in percent, with the change against the same point without it. A defect token that is dropped",
         "before the first block counts as lost in DTR and CMR. `keep`: patches entering block 1 / at the end.",
         "",
@@ -170,6 +169,10 @@ def _speed_lines(speed: dict[str, dict[str, Any]]) -> list[str]:
         lines += ["", "Against the same point without the pixel router, mean of the suites:", ""]
         lines += [f"- {name}: {np.mean(found):.2f}x ({len(found)} suites)" for name, found in gains.items()]
     return lines
+
+
+def _told(budget: PixelBudget) -> str:
+    return ", ".join(f"{side}x{side} within {levels:g} grey levels" for side, levels in budget.blocks)
 
 
 def _line(name: str, one: dict[str, Any], rows: dict[str, Any]) -> str:

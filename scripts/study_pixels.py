@@ -4,11 +4,10 @@
         --detectors keepad-m2i.safetensors keepad-i2m.safetensors --routers m2i.safetensors i2m.safetensors
 
 As in `study_routers.py`, every product is judged by a head that has not seen it, and one image in so many of each
-source is used. `bound` is the form that was built: one patch stands for those of its block of 4x4 or 2x2 whose pixels
-lie, together with its own, within so many grey levels, if they are half of the block; `whole blocks only` asks it of
-all. `deviation` is the softer one: in every channel, the standard deviation of each patch and the spread of the
-patches' means. `off`: root mean square by which image scores differ from those without the pixel router, over the
-images of which something is dropped. What is finished is kept beside OUT and not computed again.
+source is used. A form names blocks and grey levels: one patch stands for those of its block whose pixels lie, together
+with its own, within so many grey levels, if they are nine tenths of the block (or half, or all of it, where the form
+says so). `deviation` is the softer one: in every channel, the standard deviation of each patch of a block and the
+spread of their means. What is finished is kept and not computed again.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from keepad.pixels import Thinned, extremes, thin
 from keepad.presets import POINTS, PixelBudget
 from keepad.training.trial import Trial, row_of, survived
 
+ADOPTED = "8x8: 24, 4x4: 20, 2x2: 12"
 Form = Callable[[np.ndarray, tuple[int, int]], Thinned]
 
 
@@ -56,29 +56,12 @@ def by_deviation(pixels: np.ndarray, patch: tuple[int, int], tolerance: float) -
 
 
 def cornered(pixels: np.ndarray, patch: tuple[int, int]) -> Thinned:
-    """What is dropped at a bound of 16, but the upper left one of those that are alike stays."""
-    found = thin(pixels, patch, PixelBudget(16))
+    """What the adopted form drops, but the upper left one of those that are alike stays."""
+    found = thin(pixels, patch, PixelBudget())
     first = np.arange(len(found.owner))
     np.minimum.at(first, found.owner, np.arange(len(found.owner)))
     owner = first[found.owner]
     return Thinned(np.unique(owner), owner, found.bound)
-
-
-def whole_blocks(pixels: np.ndarray, patch: tuple[int, int], tolerance: float) -> Thinned:
-    """Blocks of 4x4 and 2x2 of which all patches are alike; one of them stays."""
-    high, low = extremes(pixels, patch)
-    rows, columns, _ = high.shape
-    cell = np.arange(rows * columns).reshape(rows, columns)
-    owner, free = cell.copy(), np.ones((rows, columns), dtype=bool)
-    for side in (4, 2):
-        for row in range(0, rows, side):
-            for column in range(0, columns, side):
-                block = (slice(row, row + side), slice(column, column + side))
-                spread = high[block].reshape(-1, 3).max(0) - low[block].reshape(-1, 3).min(0)
-                if spread.max() <= tolerance and free[block].all():
-                    middle = [min(at + (side - 1) // 2, end - 1) for at, end in ((row, rows), (column, columns))]
-                    owner[block], free[block] = cell[middle[0], middle[1]], False
-    return proven(owner.reshape(-1), high.reshape(-1, 3), low.reshape(-1, 3))
 
 
 def proven(owner: np.ndarray, high: np.ndarray, low: np.ndarray) -> Thinned:
@@ -94,15 +77,17 @@ def forms() -> dict[str, Form | None]:
     def thinning(budget: PixelBudget) -> Form:
         return lambda pixels, patch: thin(pixels, patch, budget)
 
-    found: dict[str, Form | None] = {"without": None}
+    found: dict[str, Form | None] = {"without": None, ADOPTED: thinning(PixelBudget())}
+    for two in (16, 20):
+        found[f"8x8: 24, 4x4: 20, 2x2: {two}"] = thinning(PixelBudget(((8, 24), (4, 20), (2, two))))
+    found["4x4: 24, 2x2: 12"] = thinning(PixelBudget(((4, 24), (2, 12))))
+    found["4x4: 24, 2x2: 20, whole blocks"] = thinning(PixelBudget(((4, 24), (2, 20)), most=1.0))
     for tolerance in (12, 16, 20, 24):
-        found[f"bound {tolerance}"] = thinning(PixelBudget(tolerance))
-    found["bound 16, 2x2 only"] = thinning(PixelBudget(16, blocks=(2,)))
-    found["bound 16, also 8x8"] = thinning(PixelBudget(16, blocks=(8, 4, 2)))
-    found["bound 16, whole blocks only"] = lambda pixels, patch: whole_blocks(pixels, patch, 16)
-    found["bound 24, whole blocks only"] = lambda pixels, patch: whole_blocks(pixels, patch, 24)
-    found["bound 16, upper left stays"] = cornered
-    found["bound 8 + noise"] = thinning(PixelBudget(8, noise=1.0))
+        found[f"4x4 and 2x2: {tolerance}, half a block"] = thinning(
+            PixelBudget(((4, tolerance), (2, tolerance)), most=0.5)
+        )
+    found[f"{ADOPTED}, upper left stays"] = cornered
+    found["4x4 and 2x2: 8 + noise"] = thinning(PixelBudget(((4, 8), (2, 8)), noise=1.0))
     found["deviation 8, 2x2"] = lambda pixels, patch: by_deviation(pixels, patch, 8)
     return found
 

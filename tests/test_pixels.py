@@ -46,10 +46,17 @@ def images(draw) -> np.ndarray:
 
 budgets = st.builds(
     PixelBudget,
-    tolerance=st.sampled_from([0, 4, 8, 24]),
+    blocks=st.sampled_from(
+        [((2, 0),), ((2, 24),), ((4, 8), (2, 4)), ((4, 24), (2, 24)), ((3, 8),), ((8, 24), (4, 8), (2, 4))]
+    ),
+    most=st.sampled_from([0.5, 0.9, 1.0]),
     noise=st.sampled_from([0.0, 1.0]),
-    blocks=st.sampled_from([(2,), (4, 2), (3,), (8, 4, 2)]),
 )
+
+
+def widest(budget: PixelBudget) -> int:
+    """Grey levels that no two patches may exceed."""
+    return int(max(tolerance for _, tolerance in budget.blocks))
 
 
 @settings(deadline=None, max_examples=200)
@@ -64,7 +71,7 @@ def test_the_certificate_holds_pixel_by_pixel(pixels, budget):
         difference = np.abs(cells[dropped][:, None] - cells[kept][None])
         assert difference.max() == bound  # the bound is true, and no looser than it must be
         if not budget.noise:
-            assert bound <= budget.tolerance
+            assert bound <= widest(budget)
     assert (found.bound[found.index] == 0).all()
 
 
@@ -76,7 +83,7 @@ def test_a_single_pixel_above_the_bound_is_never_inside_a_dropped_patch(pixels, 
     channel = data.draw(st.integers(0, 2))
     cell = row // PATCH[0] * (pixels.shape[1] // PATCH[1]) + column // PATCH[1]
     around = patches(pixels)[cell][:, channel]
-    step = int(budget.tolerance) + 1
+    step = widest(budget) + 1
     value = around.max() + step if around.max() + step <= 255 else around.min() - step
     if value < 0:
         return  # the patch spans so much that nothing stands out of it
@@ -86,10 +93,10 @@ def test_a_single_pixel_above_the_bound_is_never_inside_a_dropped_patch(pixels, 
 
 def test_one_patch_of_a_uniform_block_stays_and_textures_stay_whole():
     flat = np.full((8 * 4, 8 * 5, 3), 77, dtype=np.uint8)
-    assert thin(flat, PATCH, PixelBudget(blocks=(2,))).index.tolist() == [
+    assert thin(flat, PATCH, PixelBudget(blocks=((2, 0),))).index.tolist() == [
         row * 8 + column for row in (0, 2, 4, 6) for column in (0, 2, 4, 6)
     ]
-    assert thin(flat, PATCH, PixelBudget()).index.tolist() == [9, 13, 41, 45]
+    assert thin(flat, PATCH, PixelBudget(blocks=((4, 0), (2, 0)))).index.tolist() == [9, 13, 41, 45]
     noise = np.random.default_rng(0).integers(0, 256, flat.shape, dtype=np.uint8)
     assert len(thin(noise, PATCH, PixelBudget()).index) == 64
 
@@ -97,27 +104,46 @@ def test_one_patch_of_a_uniform_block_stays_and_textures_stay_whole():
 def test_a_defect_keeps_its_patch_and_leaves_the_others_thinned():
     pixels = np.full((8 * 4, 8 * 5, 3), 77, dtype=np.uint8)
     pixels[13, 17, 1] = 100
-    found = thin(pixels, PATCH, PixelBudget(tolerance=8, blocks=(2,)))
-    assert len(found.index) == 16 + 1
-    assert found.owner[[18, 19, 26, 27]].tolist() == [18, 18, 18, 27]
+    found = thin(pixels, PATCH, PixelBudget(blocks=((2, 8),)))
+    assert len(found.index) == 15 + 4  # three of four are not most of them
+    found = thin(pixels, PATCH, PixelBudget(blocks=((4, 8),)))
+    assert len(found.index) == 4 + 1
+    assert found.owner[[18, 19, 26, 27]].tolist() == [9, 9, 9, 27]
 
 
-def test_one_patch_stands_for_those_that_are_like_it_if_they_are_half_of_the_block():
+def test_blocks_of_each_size_have_a_tolerance_of_their_own():
+    pixels = np.full((8 * 4, 8 * 5, 3), 77, dtype=np.uint8)
+    pixels[::2, :20] += 10  # the left half is less even than the right one
+    strict_in_small = thin(pixels, PATCH, PixelBudget(blocks=((4, 10), (2, 4))))
+    assert strict_in_small.index.tolist() == [9, 13, 41, 45]
+    strict_in_large = thin(pixels, PATCH, PixelBudget(blocks=((4, 4), (2, 10))))
+    assert strict_in_large.index.tolist() == [0, 2, 13, 16, 18, 32, 34, 45, 48, 50]
+
+
+def test_one_patch_stands_for_those_that_are_like_it_if_they_are_most_of_the_block():
     """Grey levels of 4x4 patches, and who stands for whom."""
     levels = np.array([[9, 9, 50, 60], [9, 9, 70, 80], [9, 9, 30, 30], [9, 90, 30, 99]])
     pixels = np.repeat(np.repeat(levels, 4, 0), 5, 1)[..., None].repeat(3, -1).astype(np.uint8)
-    alone = thin(pixels, PATCH, PixelBudget(tolerance=8, blocks=(4,)))
+    alone = thin(pixels, PATCH, PixelBudget(((4, 8),), most=0.5))
     assert alone.whole  # seven are not half
-    both = thin(pixels, PATCH, PixelBudget(tolerance=8)).owner.reshape(4, 4)
+    both = thin(pixels, PATCH, PixelBudget(((4, 8), (2, 8)), most=0.5)).owner.reshape(4, 4)
     assert both.tolist() == [[0, 0, 2, 3], [0, 0, 6, 7], [8, 8, 10, 10], [8, 13, 10, 15]]
     pixels[:4, 10:15] = 12  # now they are
-    both = thin(pixels, PATCH, PixelBudget(tolerance=8)).owner.reshape(4, 4)
+    both = thin(pixels, PATCH, PixelBudget(((4, 8), (2, 8)), most=0.5)).owner.reshape(4, 4)
     assert both.tolist() == [[5, 5, 5, 3], [5, 5, 6, 7], [5, 5, 10, 10], [5, 13, 10, 15]]
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"blocks": ()}, {"blocks": (1,)}, {"blocks": (2, 4)}, {"blocks": (4, 3)}, {"tolerance": -1}, {"noise": -1}],
+    [
+        {"blocks": ()},
+        {"blocks": ((1, 4),)},
+        {"blocks": ((2, 4), (4, 4))},
+        {"blocks": ((4, 4), (3, 4))},
+        {"blocks": ((2, -1),)},
+        {"noise": -1},
+        {"most": 0},
+    ],
 )
 def test_budgets_that_make_no_sense_are_refused(wrong):
     with pytest.raises(KeepADError, match="pixel"):
@@ -127,8 +153,8 @@ def test_budgets_that_make_no_sense_are_refused(wrong):
 def test_noise_of_the_sensor_widens_the_tolerance_by_what_the_quietest_patches_show():
     random = np.random.default_rng(1)
     pixels = (100 + random.integers(-5, 6, (40, 50, 3))).astype(np.uint8)
-    assert len(thin(pixels, PATCH, PixelBudget(tolerance=4)).index) == 100
-    found = thin(pixels, PATCH, PixelBudget(tolerance=4, noise=1))
+    assert len(thin(pixels, PATCH, PixelBudget(((4, 4), (2, 4)))).index) == 100
+    found = thin(pixels, PATCH, PixelBudget(((4, 4), (2, 4)), noise=1))
     assert len(found.index) < 50
     assert found.bound.max() <= 14
 

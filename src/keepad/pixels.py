@@ -51,8 +51,8 @@ class Thinned:
 def thin(pixels: np.ndarray, patch: tuple[int, int], budget: PixelBudget) -> Thinned:
     """Every patch stays but those that have the same pixels as another one of their block, which stands for them.
 
-    In each block one patch stands for all that are like it, if these are half of the block or more. It is the one that
-    the most are like; of equals, the one nearest to the middle.
+    In each block one patch stands for all that are like it, if these are most of the block. It is the one that the most
+    are like; of equals, the one nearest to the middle.
 
     Args:
         pixels: (H, W, 3) uint8 in whole patches.
@@ -63,13 +63,12 @@ def thin(pixels: np.ndarray, patch: tuple[int, int], budget: PixelBudget) -> Thi
     grid = high.shape[:2]
     high, low = high.reshape(-1, 3), low.reshape(-1, 3)
     span = (high - low).max(1)
-    tolerance = budget.tolerance
-    if budget.noise:
-        tolerance += budget.noise * float(np.quantile(span, _QUIET))
+    noise = budget.noise * float(np.quantile(span, _QUIET)) if budget.noise else 0.0
     cell = np.arange(len(span))
     owner, free = cell.copy(), np.ones(len(span), dtype=bool)
-    for side in budget.blocks:
-        blocks, least = _blocks(grid, side)  # (b, side * side), the middle first; -1 is outside
+    for side, grey_levels in budget.blocks:
+        tolerance = grey_levels + noise
+        blocks, least = _blocks(grid, side, budget.most)  # (b, side * side), the middle first; -1 is outside
         quiet = ((span <= tolerance) & free)[blocks] & (blocks >= 0)
         some = quiet.sum(1) >= least
         blocks, quiet = blocks[some], quiet[some]
@@ -101,7 +100,7 @@ def extremes(pixels: np.ndarray, patch: tuple[int, int]) -> tuple[np.ndarray, np
 
 
 @lru_cache(maxsize=16)
-def _blocks(grid: tuple[int, int], side: int) -> tuple[np.ndarray, np.ndarray]:
+def _blocks(grid: tuple[int, int], side: int, most: float) -> tuple[np.ndarray, np.ndarray]:
     """Cells of each block of side x side, (b, side * side), and how many must be alike, (b,).
 
     The cell nearest to the middle comes first, the lower one of equals; blocks may be cut at the end of the grid, and
@@ -115,4 +114,4 @@ def _blocks(grid: tuple[int, int], side: int) -> tuple[np.ndarray, np.ndarray]:
     middle = (side - 1) / 2
     order = np.argsort(((step - middle)[:, None] ** 2 + (step - middle) ** 2).reshape(-1), kind="stable")
     inside = (cells >= 0).sum(1)
-    return cells[:, order], np.maximum(2, -(-inside // 2))
+    return cells[:, order], np.maximum(2, np.ceil(most * inside))

@@ -81,21 +81,25 @@ class PixelBudget:
     """What the pixel router takes for the same.
 
     Attributes:
-        tolerance: Grey levels (of 255) within which all pixels of two patches must lie, in every channel.
-        noise: How many times the range of the image's quietest patches is added to that.
-        blocks: Sides of the blocks in which one patch may stand for others, in patches, largest first.
+        blocks: Blocks in which one patch may stand for others, largest first: their side in patches, and the grey
+            levels (of 255) within which all pixels of two patches must lie, in every channel. The larger an even area,
+            the more surely it is background.
+        most: Share of a block that must be alike, so that one patch stands for them.
+        noise: How many times the range of the image's quietest patches is added to the grey levels.
     """
 
-    tolerance: float = 16
+    blocks: tuple[tuple[int, float], ...] = ((8, 24), (4, 20), (2, 12))
+    most: float = 0.9
     noise: float = 0.0
-    blocks: tuple[int, ...] = (4, 2)
 
     def __post_init__(self) -> None:
-        sides = self.blocks
+        sides = [side for side, _ in self.blocks]
         if not sides or sides[-1] < 2 or any(large % small or large == small for large, small in pairwise(sides)):
             raise KeepADError(f"sides of pixel blocks must fall, divide each other and be at least 2, not {sides}.")
-        if self.tolerance < 0 or self.noise < 0:
+        if self.noise < 0 or any(tolerance < 0 for _, tolerance in self.blocks):
             raise KeepADError("the tolerance of the pixel router and its share of noise cannot be negative.")
+        if not 0 < self.most <= 1:
+            raise KeepADError(f"the share of a pixel block that must be alike lies between 0 and 1, not {self.most}.")
 
 
 @dataclass(frozen=True)
