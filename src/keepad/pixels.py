@@ -71,20 +71,41 @@ def thin(pixels: np.ndarray, patch: tuple[int, int], budget: PixelBudget) -> Thi
         blocks, least = _blocks(grid, side, budget.most)  # (b, side * side), the middle first; -1 is outside
         quiet = ((span <= tolerance) & free)[blocks] & (blocks >= 0)
         some = quiet.sum(1) >= least
-        blocks, quiet = blocks[some], quiet[some]
-        top, bottom = high[blocks], low[blocks]
-        # (b, side * side, side * side): whether two patches lie within the tolerance, all their pixels together
-        apart = (np.maximum(top[:, :, None], top[:, None]) - np.minimum(bottom[:, :, None], bottom[:, None])).max(-1)
-        alike = (apart <= tolerance) & quiet[:, :, None] & quiet[:, None]
-        found = alike.sum(2)
-        best = found.argmax(1)
-        block = np.arange(len(blocks))
-        joined = alike[block, best] & (found[block, best] >= least[some])[:, None]
-        owner[blocks[joined]] = np.broadcast_to(blocks[block, best][:, None], joined.shape)[joined]
-        free[blocks[joined]] = False
+        best, joined = _alike(high[blocks[some]], low[blocks[some]], quiet[some], tolerance, least[some])
+        members = blocks[some]
+        owner[members[joined]] = np.repeat(members[np.arange(len(members)), best], joined.sum(1))
+        free[members[joined]] = False
     bound = np.maximum(high - low[owner], high[owner] - low).max(1)
     bound[owner == cell] = 0
     return Thinned(np.flatnonzero(owner == cell), owner, bound)
+
+
+def _alike(
+    high: np.ndarray, low: np.ndarray, quiet: np.ndarray, tolerance: float, least: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(b,) the patch of each block that the most are like, and (b, n) which ones are, if these are enough.
+
+    Args:
+        high: (b, n, 3) highest values of the patches of each block.
+        low: (b, n, 3) lowest values.
+        quiet: (b, n) patches that may be like others at all.
+        tolerance: Grey levels within which two patches must lie.
+        least: (b,) how many must be alike.
+    """
+    top = np.where(quiet[..., None], high, 0).max(1, initial=0)
+    bottom = np.where(quiet[..., None], low, 255).min(1, initial=255)
+    best, joined = quiet.argmax(1), quiet.copy()  # where all are alike, the first one, and nothing needs to be compared
+    rest = np.flatnonzero((top - bottom).max(1, initial=0) > tolerance)
+    high, low, quiet = high[rest], low[rest], quiet[rest]
+    alike = quiet[:, :, None] & quiet[:, None]  # (b, n, n) pairs that lie within the tolerance, all pixels together
+    for channel in range(3):
+        most = np.maximum(high[:, :, None, channel], high[:, None, :, channel])
+        alike &= most - np.minimum(low[:, :, None, channel], low[:, None, :, channel]) <= tolerance
+    found = alike.sum(2)
+    best[rest] = found.argmax(1) if len(rest) else 0
+    chosen = np.arange(len(rest)), best[rest]
+    joined[rest] = alike[chosen] & (found[chosen] >= least[rest])[:, None]
+    return best, joined
 
 
 def extremes(pixels: np.ndarray, patch: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
