@@ -33,7 +33,7 @@ from keepad.pixels import Thinned, extremes, thin
 from keepad.presets import POINTS, PixelBudget
 from keepad.training.trial import Trial, row_of, survived
 
-ADOPTED = "8x8: 24, 4x4: 20, 2x2: 12"
+ADOPTED = "4x4: 24, 2x2: 12"
 Form = Callable[[np.ndarray, tuple[int, int]], Thinned]
 
 
@@ -78,9 +78,8 @@ def forms() -> dict[str, Form | None]:
         return lambda pixels, patch: thin(pixels, patch, budget)
 
     found: dict[str, Form | None] = {"without": None, ADOPTED: thinning(PixelBudget())}
-    for two in (16, 20):
-        found[f"8x8: 24, 4x4: 20, 2x2: {two}"] = thinning(PixelBudget(((8, 24), (4, 20), (2, two))))
-    found["4x4: 24, 2x2: 12"] = thinning(PixelBudget(((4, 24), (2, 12))))
+    found["4x4: 24, 2x2: 16"] = thinning(PixelBudget(((4, 24), (2, 16))))
+    found["8x8: 24, 4x4: 20, 2x2: 12"] = thinning(PixelBudget(((8, 24), (4, 20), (2, 12))))
     found["4x4: 24, 2x2: 20, whole blocks"] = thinning(PixelBudget(((4, 24), (2, 20)), most=1.0))
     for tolerance in (12, 16, 20, 24):
         found[f"4x4 and 2x2: {tolerance}, half a block"] = thinning(

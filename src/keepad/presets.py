@@ -88,7 +88,7 @@ class PixelBudget:
         noise: How many times the range of the image's quietest patches is added to the grey levels.
     """
 
-    blocks: tuple[tuple[int, float], ...] = ((8, 24), (4, 20), (2, 12))
+    blocks: tuple[tuple[int, float], ...] = ((4, 24), (2, 12))
     most: float = 0.9
     noise: float = 0.0
 
