@@ -120,7 +120,7 @@ def to_markdown(
         "# The pixel router on unseen suites",
         "",
         "Made by `python scripts/compare_pixels.py` (its first lines show the whole command). Patches share a token",
-        f"where {100 * PIXELS.most:g} % of a block are alike: {_told(PIXELS)}.",
+        f"where all pixels of a block are alike: {_told(PIXELS)}.",
         "I/P-AUROC in percent, with the change against the same point without it. A defect token that is dropped",
         "before the first block counts as lost in DTR and CMR. `keep`: patches entering block 1 / at the end.",
         "",

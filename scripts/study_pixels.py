@@ -4,9 +4,9 @@
         --detectors keepad-m2i.safetensors keepad-i2m.safetensors --routers m2i.safetensors i2m.safetensors
 
 As in `study_routers.py`, every product is judged by a head that has not seen it, and one image in so many of each
-source is used. A form names blocks and grey levels: one patch stands for those of its block whose pixels lie, together
-with its own, within so many grey levels, if they are nine tenths of the block (or half, or all of it, where the form
-says so). `deviation` is the softer one: in every channel, the standard deviation of each patch of a block and the
+source is used. A form names blocks and grey levels: where all pixels of a block lie within so many, one patch stands
+for all. Where the form says half or nine tenths, it stands for those that are within so many of it, if they are so much
+of the block. `deviation` is the softer one: in every channel, the standard deviation of each patch of a block and the
 spread of their means. What is finished is kept and not computed again.
 """
 
@@ -33,7 +33,7 @@ from keepad.pixels import Thinned, extremes, thin
 from keepad.presets import POINTS, PixelBudget
 from keepad.training.trial import Trial, row_of, survived
 
-ADOPTED = "4x4: 24, 2x2: 12"
+ADOPTED = "4x4: 24, 2x2: 20"
 Form = Callable[[np.ndarray, tuple[int, int]], Thinned]
 
 
@@ -64,6 +64,27 @@ def cornered(pixels: np.ndarray, patch: tuple[int, int]) -> Thinned:
     return Thinned(np.unique(owner), owner, found.bound)
 
 
+def by_most(pixels: np.ndarray, patch: tuple[int, int], blocks: tuple[tuple[int, float], ...], most: float) -> Thinned:
+    """One patch stands for those of its block that are within so many grey levels of it, if they are most of it."""
+    high, low = extremes(pixels, patch)
+    cell = np.arange(high.shape[0] * high.shape[1]).reshape(high.shape[:2])
+    owner = cell.copy()
+    for side, tolerance in blocks:
+        for row in range(0, cell.shape[0], side):
+            for column in range(0, cell.shape[1], side):
+                block = (slice(row, row + side), slice(column, column + side))
+                free = (owner[block] == cell[block]).reshape(-1)
+                top, bottom = high[block].reshape(-1, 3), low[block].reshape(-1, 3)
+                apart = np.maximum(top[:, None], top[None]) - np.minimum(bottom[:, None], bottom[None])
+                alike = (apart.max(-1) <= tolerance) & free & free[:, None]
+                best = int(alike.sum(1).argmax())
+                if alike[best].sum() >= max(2, most * len(free)):
+                    values = owner[block].reshape(-1)
+                    values[alike[best]] = cell[block].reshape(-1)[best]
+                    owner[block] = values.reshape(owner[block].shape)
+    return proven(owner.reshape(-1), high.reshape(-1, 3), low.reshape(-1, 3))
+
+
 def proven(owner: np.ndarray, high: np.ndarray, low: np.ndarray) -> Thinned:
     """What was decided, with its bounds."""
     bound = np.maximum(high - low[owner], high[owner] - low).max(1)
@@ -79,12 +100,11 @@ def forms() -> dict[str, Form | None]:
 
     found: dict[str, Form | None] = {"without": None, ADOPTED: thinning(PixelBudget())}
     found["4x4: 24, 2x2: 16"] = thinning(PixelBudget(((4, 24), (2, 16))))
-    found["8x8: 24, 4x4: 20, 2x2: 12"] = thinning(PixelBudget(((8, 24), (4, 20), (2, 12))))
-    found["4x4: 24, 2x2: 20, whole blocks"] = thinning(PixelBudget(((4, 24), (2, 20)), most=1.0))
-    for tolerance in (12, 16, 20, 24):
-        found[f"4x4 and 2x2: {tolerance}, half a block"] = thinning(
-            PixelBudget(((4, tolerance), (2, tolerance)), most=0.5)
-        )
+    for tolerance in (16, 24, 32):
+        found[f"4x4 and 2x2: {tolerance}"] = thinning(PixelBudget(((4, tolerance), (2, tolerance))))
+    found["8x8: 24, 4x4: 24, 2x2: 20"] = thinning(PixelBudget(((8, 24), (4, 24), (2, 20))))
+    for most, told in ((0.5, "half"), (0.9, "nine tenths")):
+        found[f"4x4: 24, 2x2: 12, {told} of a block"] = partial(by_most, blocks=((4, 24), (2, 12)), most=most)
     found[f"{ADOPTED}, upper left stays"] = cornered
     found["4x4 and 2x2: 8 + noise"] = thinning(PixelBudget(((4, 8), (2, 8)), noise=1.0))
     found["deviation 8, 2x2"] = lambda pixels, patch: by_deviation(pixels, patch, 8)

@@ -8,7 +8,6 @@ dropped patch, and it is about the pixels, not about statistics of them: a singl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -49,63 +48,28 @@ class Thinned:
 
 
 def thin(pixels: np.ndarray, patch: tuple[int, int], budget: PixelBudget) -> Thinned:
-    """Every patch stays but those that have the same pixels as another one of their block, which stands for them.
-
-    In each block one patch stands for all that are like it, if these are most of the block. It is the one that the most
-    are like; of equals, the one nearest to the middle.
+    """One patch of every uniform block stays, and every other patch.
 
     Args:
         pixels: (H, W, 3) uint8 in whole patches.
         patch: Height and width of a patch.
-        budget: What counts as the same.
+        budget: What counts as uniform.
     """
     high, low = extremes(pixels, patch)
-    grid = high.shape[:2]
+    rows, columns, _ = high.shape
+    cell = np.arange(rows * columns).reshape(rows, columns)
+    owner, free = cell.copy(), np.ones((rows, columns), dtype=bool)
+    noise = budget.noise * _noise(high, low) if budget.noise else 0
+    for side, tolerance in budget.blocks:
+        uniform = _span(high, low, side) <= tolerance + noise
+        inside = np.repeat(np.repeat(uniform, side, 0), side, 1)[:rows, :columns] & free
+        owner[inside] = _middle(cell, side)[inside]
+        free &= ~inside
+    owner = owner.reshape(-1)
     high, low = high.reshape(-1, 3), low.reshape(-1, 3)
-    span = (high - low).max(1)
-    noise = budget.noise * float(np.quantile(span, _QUIET)) if budget.noise else 0.0
-    cell = np.arange(len(span))
-    owner, free = cell.copy(), np.ones(len(span), dtype=bool)
-    for side, grey_levels in budget.blocks:
-        tolerance = grey_levels + noise
-        blocks, least = _blocks(grid, side, budget.most)  # (b, side * side), the middle first; -1 is outside
-        quiet = ((span <= tolerance) & free)[blocks] & (blocks >= 0)
-        some = quiet.sum(1) >= least
-        best, joined = _alike(high[blocks[some]], low[blocks[some]], quiet[some], tolerance, least[some])
-        members = blocks[some]
-        owner[members[joined]] = np.repeat(members[np.arange(len(members)), best], joined.sum(1))
-        free[members[joined]] = False
     bound = np.maximum(high - low[owner], high[owner] - low).max(1)
-    bound[owner == cell] = 0
-    return Thinned(np.flatnonzero(owner == cell), owner, bound)
-
-
-def _alike(
-    high: np.ndarray, low: np.ndarray, quiet: np.ndarray, tolerance: float, least: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """(b,) the patch of each block that the most are like, and (b, n) which ones are, if these are enough.
-
-    Args:
-        high: (b, n, 3) highest values of the patches of each block.
-        low: (b, n, 3) lowest values.
-        quiet: (b, n) patches that may be like others at all.
-        tolerance: Grey levels within which two patches must lie.
-        least: (b,) how many must be alike.
-    """
-    top = np.where(quiet[..., None], high, 0).max(1, initial=0)
-    bottom = np.where(quiet[..., None], low, 255).min(1, initial=255)
-    best, joined = quiet.argmax(1), quiet.copy()  # where all are alike, the first one, and nothing needs to be compared
-    rest = np.flatnonzero((top - bottom).max(1, initial=0) > tolerance)
-    high, low, quiet = high[rest], low[rest], quiet[rest]
-    alike = quiet[:, :, None] & quiet[:, None]  # (b, n, n) pairs that lie within the tolerance, all pixels together
-    for channel in range(3):
-        most = np.maximum(high[:, :, None, channel], high[:, None, :, channel])
-        alike &= most - np.minimum(low[:, :, None, channel], low[:, None, :, channel]) <= tolerance
-    found = alike.sum(2)
-    best[rest] = found.argmax(1) if len(rest) else 0
-    chosen = np.arange(len(rest)), best[rest]
-    joined[rest] = alike[chosen] & (found[chosen] >= least[rest])[:, None]
-    return best, joined
+    bound[owner == cell.reshape(-1)] = 0
+    return Thinned(np.flatnonzero(owner == cell.reshape(-1)), owner, bound)
 
 
 def extremes(pixels: np.ndarray, patch: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -120,19 +84,24 @@ def extremes(pixels: np.ndarray, patch: tuple[int, int]) -> tuple[np.ndarray, np
     return found[0], found[1]
 
 
-@lru_cache(maxsize=16)
-def _blocks(grid: tuple[int, int], side: int, most: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cells of each block of side x side, (b, side * side), and how many must be alike, (b,).
+def _span(high: np.ndarray, low: np.ndarray, side: int) -> np.ndarray:
+    """Largest difference within each block of side x side patches, over the channels; blocks may be cut at the end."""
+    rows, columns, _ = high.shape
+    pad = ((0, -rows % side), (0, -columns % side), (0, 0))
+    shape = (-(-rows // side), side, -(-columns // side), side, 3)
+    top = np.pad(high, pad, constant_values=0).reshape(shape).max((1, 3))
+    bottom = np.pad(low, pad, constant_values=255).reshape(shape).min((1, 3))
+    return (top - bottom).max(-1)
 
-    The cell nearest to the middle comes first, the lower one of equals; blocks may be cut at the end of the grid, and
-    -1 stands for what lies outside.
-    """
-    rows, columns = grid
-    step = np.arange(side)
-    row = np.arange(0, rows, side)[:, None, None, None] + step[:, None]
-    column = np.arange(0, columns, side)[:, None, None] + step
-    cells = np.where((row < rows) & (column < columns), row * columns + column, -1).reshape(-1, side * side)
-    middle = (side - 1) / 2
-    order = np.argsort(((step - middle)[:, None] ** 2 + (step - middle) ** 2).reshape(-1), kind="stable")
-    inside = (cells >= 0).sum(1)
-    return cells[:, order], np.maximum(2, np.ceil(most * inside))
+
+def _middle(cell: np.ndarray, side: int) -> np.ndarray:
+    """(rows, columns) the patch nearest to the middle of each cell's block, its upper left one of equals."""
+    rows, columns = cell.shape
+    row = np.minimum(np.arange(rows) // side * side + (side - 1) // 2, rows - 1)
+    column = np.minimum(np.arange(columns) // side * side + (side - 1) // 2, columns - 1)
+    return cell[row][:, column]
+
+
+def _noise(high: np.ndarray, low: np.ndarray) -> float:
+    """Grey levels between the extremes of the quietest patches: what the sensor adds where there is nothing to see."""
+    return float(np.quantile((high - low).max(-1), _QUIET))

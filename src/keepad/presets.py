@@ -78,18 +78,15 @@ class Placement:
 
 @dataclass(frozen=True)
 class PixelBudget:
-    """What the pixel router takes for the same.
+    """What the pixel router takes for uniform.
 
     Attributes:
-        blocks: Blocks in which one patch may stand for others, largest first: their side in patches, and the grey
-            levels (of 255) within which all pixels of two patches must lie, in every channel. The larger an even area,
-            the more surely it is background.
-        most: Share of a block that must be alike, so that one patch stands for them.
-        noise: How many times the range of the image's quietest patches is added to the grey levels.
+        blocks: Blocks of which one patch stays, largest first: their side in patches, and the grey levels (of 255)
+            within which all of their pixels must lie, in every channel.
+        noise: How many times the range of the image's quietest patches is added to these.
     """
 
-    blocks: tuple[tuple[int, float], ...] = ((4, 24), (2, 12))
-    most: float = 0.9
+    blocks: tuple[tuple[int, float], ...] = ((4, 24), (2, 20))
     noise: float = 0.0
 
     def __post_init__(self) -> None:
@@ -98,8 +95,6 @@ class PixelBudget:
             raise KeepADError(f"sides of pixel blocks must fall, divide each other and be at least 2, not {sides}.")
         if self.noise < 0 or any(tolerance < 0 for _, tolerance in self.blocks):
             raise KeepADError("the tolerance of the pixel router and its share of noise cannot be negative.")
-        if not 0 < self.most <= 1:
-            raise KeepADError(f"the share of a pixel block that must be alike lies between 0 and 1, not {self.most}.")
 
 
 @dataclass(frozen=True)
