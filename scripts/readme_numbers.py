@@ -61,8 +61,9 @@ def numbers(
     lines += [
         "",
         "- Accuracy: mean of the two transfer directions, each checkpoint on suites that it has not seen "
-        f"({unseen}): `python scripts/compare_pixels.py --data ../shared/data --out docs/pixels/transfer --speed "
-        "docs/pixels/speed-*.json -- m2i.safetensors i2m.safetensors`. [All numbers](docs/pixels/transfer.md); the "
+        f"({unseen}): `python scripts/compare_pixels.py --data ../shared/data --points prune30 prune50 prune70 --out "
+        "docs/pixels/transfer --speed docs/pixels/speed-*.json -- m2i.safetensors i2m.safetensors`. [All numbers]"
+        "(docs/pixels/transfer.md); the "
         "[routers alone](docs/routers/transfer.md), beside the published recipe and without their parts.",
         "- How much the pixels prove depends on the images. prune70 with the pixel router against prune70 without: "
         f"{told}; I-AUROC {changes[0]:+.1f}, P-AUROC {changes[1]:+.1f}, DTR {changes[2]:+.1f}, CMR {changes[3]:+.2f}.",
