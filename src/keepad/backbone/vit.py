@@ -76,6 +76,9 @@ class Backbone(nn.Module):
     def embed_some(self, images: Tensor, live: Sequence[Tensor]) -> Tokens:
         """The tokens at the grid indices `live[b]` of each image, (B, 3, H, W) in [0, 1], as they enter block 1."""
         grid = self.grid_of(*images.shape[-2:])
+        if len(live) > 1 and _frugal(images):
+            alone = [self.embed_some(image[None], [index]).x for image, index in zip(images, live, strict=True)]
+            return self.tokens_at(torch.cat(alone), torch.cat(list(live)), grid, tuple(len(index) for index in live))
         rows, columns = self.patch
         cut = images.unflatten(3, (grid[1], columns)).unflatten(2, (grid[0], rows)).permute(0, 2, 4, 1, 3, 5)
         patches = torch.cat([one.flatten(0, 1)[index].flatten(1) for one, index in zip(cut, live, strict=True)])
