@@ -81,13 +81,13 @@ def _engine_line(engines: dict[str, Any], precisions: dict[str, Any]) -> list[st
     engine, _, precision = best["engine"].partition(":")
     name = f"{engine} {precision or 'fp32'}"
     changes = [
-        100 * sum(rows[name][key] - rows["torch fp32"][key] for rows in precisions.values()) / len(precisions)
-        for key in ("image", "pixel")
+        " / ".join(f"{100 * (rows[name][key] - rows['torch fp32'][key]):+.1f}" for key in ("image", "pixel"))
+        for rows in precisions.values()
     ]
     return [
         f"- Without torch: prune70 in {name} is {best['ratio_to_dense']:.2f} times as fast as dense in torch on images "
-        f"of all suites ([all engines](docs/benchmark/engines.md)), at I-AUROC {changes[0]:+.1f} and P-AUROC "
-        f"{changes[1]:+.1f} against torch ([precisions](docs/benchmark/precisions.md))."
+        "of all suites ([all engines](docs/benchmark/engines.md)); I- / P-AUROC against torch "
+        f"{' and '.join(changes)} in the two directions ([precisions](docs/benchmark/precisions.md))."
     ]
 
 
