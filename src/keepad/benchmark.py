@@ -422,11 +422,11 @@ class EngineRunner(Runner):
     def peak_memory(self) -> float | None:
         """Megabytes by which a pass over the first batch makes the process grow.
 
-        An engine keeps its buffers, so they are counted in sessions that have none yet; an image of one colour, which
-        takes few tokens, has them lay out their weights before.
+        An engine keeps its buffers, so they are counted in sessions that have none yet; images of one colour, which
+        take few tokens, have them lay out their weights before.
         """
         fresh = self._detector.reopened()
-        even = np.zeros_like(self._inputs[0][:1])
+        even = np.zeros_like(self._inputs[0])
         fresh.find(even, [replace(self.point, pixels=PixelBudget())])
         return _growth(lambda: fresh.find(self._inputs[0], [self.point]))
 

@@ -45,8 +45,19 @@ class Stages:
         if self.wait is not None:
             self.wait()
         now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._book(stage, now - self._last)
         self._last = now
+
+    def mark_in_parts(self, parts: Sequence[dict[str, float]]) -> None:
+        """Book the time since the last mark to the stages of what ran side by side, by their shares in it."""
+        now = time.perf_counter()
+        total = sum(sum(seconds.values()) for seconds in parts) or 1.0
+        for stage, seconds in (item for part in parts for item in part.items()):
+            self._book(stage, seconds / total * (now - self._last))
+        self._last = now
+
+    def _book(self, stage: str, seconds: float) -> None:
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,13 @@ def unlikeness_to_landmarks(
         place: (m,) which of the tokens each cell has; None if each has its own.
         landmarks: Positions of the landmarks among the cells; found here if None.
     """
-    if landmarks is None:
+    if landmarks is not None:
+        near = near_of(index, grid, others=landmarks)
+    elif len(index) == grid[0] * grid[1]:
+        landmarks, near = _landmarks(grid, features.device)
+    else:
         landmarks = on_lattice(index, grid).nonzero().squeeze(1)
-    near = near_of(index, grid, others=landmarks)
+        near = near_of(index, grid, others=landmarks)
     return unlikeness_outside(features, near, others=landmarks, place=place, neighbours=_NEAREST)
 
 
@@ -114,3 +118,11 @@ def near_of(index: Tensor, grid: tuple[int, int], window: int = WINDOW, others: 
 def _near(grid: tuple[int, int], window: int, device: torch.device) -> Tensor:
     """The same for a whole grid, made once."""
     return near_of(torch.arange(grid[0] * grid[1], device=device), grid, window)
+
+
+@lru_cache(maxsize=4)
+def _landmarks(grid: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Landmarks of a whole grid, and which patches lie within each other's window, made once."""
+    cells = torch.arange(grid[0] * grid[1], device=device)
+    landmarks = on_lattice(cells, grid).nonzero().squeeze(1)
+    return landmarks, near_of(cells, grid, others=landmarks)

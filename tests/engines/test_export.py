@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from keepad.benchmark import Plan, pictures, run_model
+from keepad.detector import Stages
 from keepad.engines import EngineDetector, is_exported, load_engine
 from keepad.engines.export import export, segments_of, verify
 from keepad.engines.folder import DESCRIPTION
@@ -49,6 +50,35 @@ def test_an_engine_says_what_torch_says_at_every_point(tiny, folders, images, en
             assert b.score == pytest.approx(a.score, abs=1e-4)
             np.testing.assert_allclose(b.pixel_map, a.pixel_map, atol=1e-3)
     assert len(theirs["prune70"][0].survivors) < 40 < len(theirs["dense"][0].survivors) == 99
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnx"])
+def test_images_side_by_side_are_found_as_each_one_alone_and_in_their_order(folders, images, engine):
+    detector, point = load_engine(folders[engine], threads=2), replace(POINTS["prune50"], pixels=PixelBudget())
+    pixels = np.stack([detector._read(path).pixels for path in sorted(images.iterdir())])
+    pixels = np.concatenate([pixels, np.zeros_like(pixels[:1]), pixels[::-1]])  # few tokens and many, in turns
+    stages = Stages()
+    together = detector.find(pixels, [point, POINTS["dense"]], stages)
+    assert len({len(one.thinned.index) for one in together[point.name]}) > 1
+    assert set(stages.seconds) == {"routing", "before", "between", "after", "recovery", "scoring"}
+    assert min(stages.seconds.values()) > 0
+    for name, found in together.items():
+        for image, one in zip(pixels, found, strict=True):
+            alone = detector.find(image[None], [point, POINTS["dense"]])[name][0]
+            assert one.survivors.tolist() == alone.survivors.tolist()
+            assert one.score == pytest.approx(alone.score, abs=1e-6)
+            np.testing.assert_allclose(one.pixel_map, alone.pixel_map, atol=1e-6)
+
+
+def test_side_by_side_a_change_of_the_calibration_is_heard(folders, images):
+    detector = load_engine(folders["openvino"], threads=2)
+    pixels = np.stack([detector._read(path).pixels for path in sorted(images.iterdir())])
+    before = [one.score for one in detector.find(pixels, [detector.point])[detector.point.name]]
+    detector.calibration = replace(detector.calibration, patch_weight=0.0)
+    after = [one.score for one in detector.find(pixels, [detector.point])[detector.point.name]]
+    alone = [detector.find(image[None], [detector.point])[detector.point.name][0].score for image in pixels]
+    assert after == pytest.approx(alone, abs=1e-6)
+    assert after != pytest.approx(before, abs=1e-4)
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnx"])

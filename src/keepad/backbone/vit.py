@@ -300,12 +300,12 @@ def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Ten
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
 
     if tokens.uniform:
-        out = _attention_of_equals(q, k, v, tokens.images, bias)
+        out = _attention_of_equals(q, k, v, tokens.images, bias, attn.scale)
     else:
         lengths = list(tokens.lengths)
         biases = [None] * len(lengths) if bias is None else bias.split(lengths)
         parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), biases, strict=True)
-        out = torch.cat([_attention_of_equals(q_b, k_b, v_b, 1, bias_b) for q_b, k_b, v_b, bias_b in parts])
+        out = torch.cat([_attention_of_equals(q_b, k_b, v_b, 1, bias_b, attn.scale) for q_b, k_b, v_b, bias_b in parts])
 
     out = attn.norm(out)
     gate = getattr(attn, "gate", None)
@@ -329,8 +329,8 @@ def _project(attn: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _attention_of_equals(q: Tensor, k: Tensor, v: Tensor, images: int, bias: Tensor | None) -> Tensor:
-    """(T, heads, D) of equally long images -> (T, heads * D); bias: (T,) added to the logits of each key."""
+def _attention_of_equals(q: Tensor, k: Tensor, v: Tensor, images: int, bias: Tensor | None, scale: float) -> Tensor:
+    """(T, heads, D) of equally long images -> (T, heads * D); bias: (T,) added to the scaled logits of each key."""
     q, k, v = (part.unflatten(0, (images, -1)).transpose(1, 2) for part in (q, k, v))
     mask = None if bias is None else bias.view(images, 1, 1, -1).to(q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2).flatten(0, 1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).transpose(1, 2).flatten(2).flatten(0, 1)

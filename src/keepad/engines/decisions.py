@@ -194,13 +194,13 @@ class Enlarger:
 
     Args:
         grid: Rows and columns of the patch grid.
-        size: Height and width.
+        size: Height and width, in whole patches.
         smoothing: Sigma of a Gaussian in patches; 0 is off.
     """
 
     def __init__(self, grid: Grid, size: tuple[int, int], smoothing: float) -> None:
         self._blur = [_gaussian(cells, smoothing) for cells in grid] if smoothing > 0 else None
-        self._rows, self._columns = (_between(cells, pixels) for cells, pixels in zip(grid, size, strict=True))
+        self._patch = size[0] // grid[0], size[1] // grid[1]
 
     def __call__(self, patch_map: np.ndarray) -> np.ndarray:
         """(rows, columns) -> (H, W) float32 in [0, 1]."""
@@ -209,18 +209,22 @@ class Enlarger:
             down, across = self._blur
             found = np.einsum("ir,rc->ic", down, found)
             found = np.einsum("ic,jc->ij", found, across)
-        low, high, share = self._rows
-        found = found[low] + share[:, None] * (found[high] - found[low])
-        low, high, share = self._columns
-        found = found[:, low] + share * (found[:, high] - found[:, low])
-        return np.clip(found, 0, 1)
+        wide = _stretched(found.T, self._patch[1]).T
+        pixels = _stretched(np.ascontiguousarray(wide), self._patch[0])
+        return np.clip(pixels, 0, 1, out=pixels)
 
 
-def _between(cells: int, pixels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(pixels,) the two cells whose centres a pixel lies between, and its way from one to the other; edges repeated."""
-    at = np.clip((np.arange(pixels) + 0.5) * cells / pixels - 0.5, 0, None)
-    low = np.minimum(at.astype(int), cells - 1)
-    return low, np.minimum(low + 1, cells - 1), (at - low).astype(np.float32)
+def _stretched(values: np.ndarray, patch: int) -> np.ndarray:
+    """(cells * patch, m) lines, each between those of the two cells whose centres it lies between; edges repeated."""
+    cells, width = values.shape
+    half = patch // 2
+    share = (np.arange(patch, dtype=np.float32) + np.float32(half + 0.5)) / np.float32(patch) - np.float32(0.5)
+    lines = np.empty((cells * patch, width), dtype=np.float32)
+    lines[:half], lines[half + (cells - 1) * patch :] = values[0], values[-1]
+    between = lines[half : half + (cells - 1) * patch].reshape(cells - 1, patch, width)
+    np.multiply((values[1:] - values[:-1])[:, None], share[:, None], out=between)
+    between += values[:-1, None]
+    return lines
 
 
 def _gaussian(cells: int, sigma: float) -> np.ndarray:

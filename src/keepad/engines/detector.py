@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 
 from keepad.detector import Detector, Finding, ImageSource, Stages
 from keepad.engines.decisions import Enlarger, Known, image_score, keep_deep, keep_shallow, recover, standardised
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
-from keepad.engines.sessions import PACKAGES, Session, open_session
+from keepad.engines.sessions import PACKAGES, Session, available_threads, open_session
 from keepad.errors import KeepADError
 from keepad.pixels import Thinned, thin
 from keepad.prediction import Prediction
-from keepad.presets import OperatingPoint, operating_point
+from keepad.presets import OperatingPoint, PixelBudget, operating_point
 
 
 def load_engine(
@@ -29,6 +31,9 @@ def load_engine(
         threads: CPU threads, or None for all that this process may use.
     """
     return EngineDetector(Path(folder), read_description(Path(folder)), operating_point(point), threads)
+
+
+_Choices = dict[PixelBudget | None, Thinned | None]  # what the pixel router decided for one image, by its budget
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,31 @@ class _Live:
         return _Live(self.tokens[rows], self.index[needed], self.cells[keep], place, mass)
 
 
+class _Segments:
+    """Sessions of the segments, each opened when it is first asked for.
+
+    Args:
+        folder: Where the segments are.
+        info: What the folder says about itself.
+        threads: CPU threads of each session.
+    """
+
+    def __init__(self, folder: Path, info: EngineInfo, threads: int) -> None:
+        self._folder, self._info, self._threads = folder, info, threads
+        self._open: dict[str, Session] = {}
+
+    def __call__(self, name: str) -> Session:
+        if name not in self._open:
+            info, path = self._info, self._folder / f"{name}{SUFFIXES[self._info.engine]}"
+            self._open[name] = open_session(info.engine, path, precision=info.precision, threads=self._threads)
+        return self._open[name]
+
+
 class EngineDetector(Detector):
-    """A detector that OpenVINO or ONNX Runtime runs, image by image.
+    """A detector that OpenVINO or ONNX Runtime runs.
+
+    One image has all threads for itself. Of several, as many pass at a time as there are threads, and share them out:
+    no thread waits for another then, and decisions are made while other images compute.
 
     Args:
         folder: Where its segments are.
@@ -73,11 +101,11 @@ class EngineDetector(Detector):
         self.name, self.image_size = info.name, info.image_size
         self.calibration, self.provenance = info.calibration, info.provenance
         self.packages = (PACKAGES[info.engine],)  # type: ignore[misc]
-        self._folder, self._threads = folder, threads
-        self._sessions: dict[str, Session] = {}
+        self._folder, self._threads = folder, threads or available_threads()
         self._enlargers: dict[float, Enlarger] = {}
         self._whole = np.arange(self.grid[0] * self.grid[1])
-        self._session("prefix")  # a missing engine is told of now
+        self._alone, self._lanes = _Segments(folder, info, self._threads), list[_Segments]()
+        self._alone("prefix")  # a missing engine is told of now
 
     @property
     def backbone_name(self) -> str:
@@ -108,29 +136,76 @@ class EngineDetector(Detector):
     ) -> dict[str, list[Finding]]:
         """What each operating point finds in each image of a batch, (B, H, W, 3) uint8 at input size."""
         stages = stages or Stages()
-        found: dict[str, list[Finding]] = {point.name: [] for point in points}
-        for image in pixels:
-            for budget in dict.fromkeys(point.pixels for point in points):
-                thinned = None if budget is None else thin(image, self.info.patch, budget)
-                stages.mark("routing")
-                live, scores = self._prefix(image, thinned)
-                stages.mark("before")
-                for point in (point for point in points if point.pixels == budget):
-                    found[point.name].append(self._finish(live, scores, point, thinned, stages))
+        budgets = dict.fromkeys(point.pixels for point in points)
+        thinned: list[_Choices] = [
+            {one: None if one is None else thin(image, self.info.patch, one) for one in budgets} for image in pixels
+        ]
+        stages.mark("routing")
+        if len(pixels) == 1 or self._threads == 1:
+            each = [self._find_one(*one, points, stages, self._alone) for one in zip(pixels, thinned, strict=True)]
+        else:
+            each = self._find_side_by_side(pixels, thinned, points, stages)
+        return {point.name: [found[point.name] for found in each] for point in points}
+
+    def _find_side_by_side(
+        self, pixels: np.ndarray, thinned: Sequence[_Choices], points: Sequence[OperatingPoint], stages: Stages
+    ) -> list[dict[str, Finding]]:
+        """What `_find_one` finds in each image, as many at a time as there are threads."""
+        lanes = min(self._threads, len(pixels))
+        if len(self._lanes) < lanes:
+            self._lanes = [_Segments(self._folder, self.info, self._threads // lanes) for _ in range(lanes)]
+        free: SimpleQueue[_Segments] = SimpleQueue()
+        for lane in self._lanes:
+            free.put(lane)
+
+        def find(number: int) -> tuple[dict[str, Finding], Stages]:
+            lane, own = free.get(), Stages()
+            try:
+                return self._find_one(pixels[number], thinned[number], points, own, lane), own
+            finally:
+                free.put(lane)
+
+        # Those with the most tokens first, so that no lane is left alone with a long one in the end.
+        order = sorted(range(len(pixels)), key=lambda number: -_tokens(thinned[number]))
+        with ThreadPoolExecutor(len(self._lanes)) as pool:
+            each = dict(zip(order, pool.map(find, order), strict=True))
+        stages.mark_in_parts([own.seconds for _, own in each.values()])
+        return [each[number][0] for number in range(len(pixels))]
+
+    def _find_one(
+        self,
+        image: np.ndarray,
+        thinned: _Choices,
+        points: Sequence[OperatingPoint],
+        stages: Stages,
+        segments: _Segments,
+    ) -> dict[str, Finding]:
+        found = {}
+        for budget, choice in thinned.items():
+            live, scores = self._prefix(image, choice, segments)
+            stages.mark("before")
+            for point in (point for point in points if point.pixels == budget):
+                found[point.name] = self._finish(live, scores, point, choice, stages, segments)
         return found
 
-    def _prefix(self, image: np.ndarray, thinned: Thinned | None) -> tuple[_Live, np.ndarray]:
+    def _prefix(self, image: np.ndarray, thinned: Thinned | None, segments: _Segments) -> tuple[_Live, np.ndarray]:
         cells = index = place = self._whole
         if thinned is None or thinned.whole:
             patches, mass = patches_of(image, self.info.patch), np.ones(len(index), dtype=np.float32)
         else:
             index, place, mass = thinned.index, thinned.place, thinned.mass
             patches = patches_of(image, self.info.patch, index)
-        x, scores = self._session("prefix")(patches=patches, index=index, place=place, mass=mass)
+        x, scores = segments("prefix")(patches=patches, index=index, place=place, mass=mass)
         return _Live(x, index, cells, place, mass), scores
 
     def _finish(
-        self, live: _Live, scores: np.ndarray, point: OperatingPoint, thinned: Thinned | None, stages: Stages
+        self,
+        live: _Live,
+        scores: np.ndarray,
+        point: OperatingPoint,
+        thinned: Thinned | None,
+        stages: Stages,
+        segments: _Segments,
     ) -> Finding:
         known_scores = risks = evidence = None
         if point.shallow is not None:
@@ -138,7 +213,7 @@ class EngineDetector(Detector):
             live = live.gather(keep_shallow(scores, live.cells, self.grid, point.shallow))
         entered, known_cells = live.index, live.cells
         stages.mark("routing")
-        x, entry, risk = self._session("middle")(**vars(live))
+        x, entry, risk = segments("middle")(**vars(live))
         live = replace(live, tokens=x)
         stages.mark("between")
         if point.deep is not None:
@@ -148,7 +223,7 @@ class EngineDetector(Detector):
 
         place = self.info.placement
         last = place.exit if point.early_exit else place.head_layers[-1]
-        read, cls = self._session(tail_name(place.exit, last))(**vars(live), entry=entry)
+        read, cls = segments(tail_name(place.exit, last))(**vars(live), entry=entry)
         stages.mark("after")
         known = Known(known_scores, known_cells, risks)
         patch_map = recover(read.mean(0), live.cells, self.grid, point, known, self.calibration.grades)
@@ -166,19 +241,16 @@ class EngineDetector(Detector):
         stages.mark("scoring")
         return Finding(score, patch_map, pixel_map, entered, live.index, evidence, thinned)
 
-    def _session(self, name: str) -> Session:
-        if name not in self._sessions:
-            path = self._folder / f"{name}{SUFFIXES[self.info.engine]}"
-            self._sessions[name] = open_session(
-                self.info.engine, path, precision=self.info.precision, threads=self._threads
-            )
-        return self._sessions[name]
-
     def _enlarger(self, point: OperatingPoint) -> Enlarger:
         smoothing = self.calibration.smoothing if point.smoothing is None else point.smoothing
         if smoothing not in self._enlargers:
             self._enlargers[smoothing] = Enlarger(self.grid, self.image_size, smoothing)
         return self._enlargers[smoothing]
+
+
+def _tokens(thinned: _Choices) -> int:
+    """Patches that enter block 1, over all choices; a choice that was not made counts as none."""
+    return sum(len(choice.index) for choice in thinned.values() if choice is not None)
 
 
 def tail_name(exit_layer: int, last: int) -> str:

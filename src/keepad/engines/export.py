@@ -16,6 +16,7 @@ import torch
 from keepad.detector import ImageSource
 from keepad.engines.detector import EngineDetector, patches_of, tail_name
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, EngineInfo, digest_of_file, write_description
+from keepad.engines.folding import folded
 from keepad.engines.segments import Middle, Prefix, Segment, Tail
 from keepad.engines.sessions import open_session
 from keepad.errors import KeepADError
@@ -65,10 +66,10 @@ def export(
     (out / DESCRIPTION).unlink(missing_ok=True)
     for old in (path for name in segments_of(model) for path in out.glob(f"{name}.*")):
         old.unlink()  # of another engine, perhaps
-    model = model.cpu()
-    feeds = _feeds(model, images) if precision == "int8" else {}
+    network = folded(model.cpu())
+    feeds = _feeds(network, images) if precision == "int8" else {}
     files, floating = [], []
-    for name, segment in segments_of(model).items():
+    for name, segment in segments_of(network).items():
         say(f"{name}: blocks to {engine}")
         with tempfile.TemporaryDirectory() as folder:
             graph = Path(folder) / f"{name}.onnx"

@@ -63,6 +63,8 @@ class _OpenVino:
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
             "INFERENCE_PRECISION_HINT": "bf16" if halves and precision != "fp32" else "f32",
+            # All sessions would pin their threads to the same cores, and wait there for each other.
+            "ENABLE_CPU_PINNING": False,
         }
         compiled = core.compile_model(core.read_model(path), "CPU", settings)
         self._request, self._count = compiled.create_infer_request(), len(compiled.outputs)
