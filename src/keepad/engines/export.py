@@ -17,6 +17,7 @@ from keepad.detector import ImageSource
 from keepad.engines.detector import EngineDetector, patches_of, tail_name
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, EngineInfo, digest_of_file, write_description
 from keepad.engines.folding import folded
+from keepad.engines.integers import Feed, in_integers
 from keepad.engines.segments import Middle, Prefix, Segment, Tail
 from keepad.engines.sessions import open_session
 from keepad.errors import KeepADError
@@ -33,7 +34,6 @@ _WORST_LIKENESS = 0.98  # cosine to the float outputs under which a segment stay
 _COMPARED = 8  # images that say so
 
 Say = Callable[[str], None]
-Feed = dict[str, np.ndarray]
 
 
 def export(
@@ -68,7 +68,8 @@ def export(
         old.unlink()  # of another engine, perhaps
     network = folded(model.cpu())
     feeds = _feeds(network, images) if precision == "int8" else {}
-    files, floating = [], []
+    files: list[str] = []
+    floating: list[str] = []
     for name, segment in segments_of(network).items():
         say(f"{name}: blocks to {engine}")
         with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +79,7 @@ def export(
                 stayed = _convert(graph, out / f"{name}{SUFFIXES[engine]}", engine, precision, feeds.get(name, []), say)
             except OSError as error:
                 raise KeepADError(f"{out} could not be written: {error.strerror or error}.") from error
-        floating += [name] if stayed else []
+        floating += stayed
         files += sorted(path.name for path in out.glob(f"{name}.*"))
     info = EngineInfo(
         engine=engine,
@@ -172,23 +173,27 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _convert(graph: Path, target: Path, engine: str, precision: str, feeds: Sequence[Feed], say: Say) -> bool:
-    """Write the engine's file of an ONNX graph; whether it stayed in floating point although int8 was asked for."""
+def _convert(graph: Path, target: Path, engine: str, precision: str, feeds: Sequence[Feed], say: Say) -> list[str]:
+    """Write the engine's file of an ONNX graph; what stayed in floating point although int8 was asked for."""
+    name = target.stem
     try:
-        content = _read(graph, engine)
         if precision != "int8":
-            _write(content, target, engine)
-            return False
-        _write(_in_integers(content, graph, engine, feeds), target, engine)
+            _write(_read(graph, engine), target, engine)
+            return []
+        with _quiet():
+            content, hurt = in_integers(graph, feeds, lambda kind: _read(graph, kind), engine)
+        _write(content, target, engine)
     except ImportError as error:
         raise KeepADError(f"{error.name} is not installed; `pip install keepad[export]` brings it.") from error
+    if hurt:
+        say(f"{name}: integers hurt {', '.join(hurt)}, which stay in floating point")
     alike = _likeness(graph, target, engine, feeds)
-    say(f"{target.stem}: cosine of int8 to float {alike:.4f}")
+    say(f"{name}: cosine of int8 to float {alike:.4f}")
     if alike >= _WORST_LIKENESS:
-        return False
-    say(f"{target.stem}: integers hurt it, so it stays in floating point")
+        return [f"{name} {layer}" for layer in hurt]
+    say(f"{name}: integers hurt it, so it stays in floating point")
     _write(_read(graph, engine), target, engine)
-    return True
+    return [name]
 
 
 def _read(graph: Path, engine: str) -> Any:
@@ -213,27 +218,6 @@ def _write(content: Any, target: Path, engine: str) -> None:
         openvino.save_model(content, str(target), compress_to_fp16=False)
 
 
-def _in_integers(content: Any, graph: Path, engine: str, feeds: Sequence[Feed]) -> Any:
-    """The model with 8-bit weights and activations wherever that pays, its scales chosen on the feeds."""
-    import nncf
-
-    advanced = nncf.AdvancedQuantizationParameters()
-    if engine == "onnx":
-        # Its smoothing knows no Gemm nodes without bias, and its kernels for CPUs without VNNI add pairs of products in
-        # 16 bits, which weights of 8 bits overflow.
-        advanced.smooth_quant_alphas = nncf.AdvancedSmoothQuantParameters(matmul=-1)
-        advanced.overflow_fix = nncf.OverflowFix.ENABLE
-    with _quiet():
-        return nncf.quantize(
-            content,
-            nncf.Dataset(list(feeds), _by_name(graph)),
-            model_type=nncf.ModelType.TRANSFORMER,
-            subset_size=len(feeds),
-            ignored_scope=nncf.IgnoredScope(patterns=_outside_blocks(graph), validate=False),
-            advanced_parameters=advanced,
-        )
-
-
 def _likeness(graph: Path, target: Path, engine: str, feeds: Sequence[Feed]) -> float:
     """Smallest mean cosine between the outputs of the float graph and those of the written file."""
     float_file = graph if engine == "onnx" else graph.with_suffix(".float.xml")
@@ -251,23 +235,6 @@ def _likeness(graph: Path, target: Path, engine: str, feeds: Sequence[Feed]) -> 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:
     a, b = a.ravel().astype(np.float64), b.ravel().astype(np.float64)
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-12))
-
-
-def _outside_blocks(graph: Path) -> list[str]:
-    """Patterns of all products but the linear layers of the blocks: embedding, attention, and the few small products of
-    selectors, unlikeness and head, which decide who stays and cost nothing."""
-    import onnx
-
-    nodes = onnx.load(str(graph), load_external_data=False).graph.node
-    products = [node for node in nodes if node.op_type in ("MatMul", "Gemm")]
-    return [f"{node.name}(/.*)?$" for node in products if not any(".blocks." in name for name in node.input)]
-
-
-def _by_name(graph: Path) -> Callable[[Feed], dict[str, np.ndarray]]:
-    import onnx
-
-    names = [one.name for one in onnx.load(str(graph), load_external_data=False).graph.input]
-    return lambda feed: {name: feed[name] for name in names}
 
 
 @torch.no_grad()

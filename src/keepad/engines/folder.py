@@ -14,7 +14,7 @@ from keepad.presets import Calibration, Placement, with_tuples
 
 DESCRIPTION = "engine.json"
 SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class EngineInfo:
         calibration: What was fitted on source data, thresholds among it.
         provenance: Where the trained parts come from.
         digests: Digests of checkpoint and backbone that it was made from.
-        floating: Segments that stayed in floating point because integers hurt them.
+        floating: Segments, or layers of them, that stayed in floating point because integers hurt them.
         files: SHA-256 of every file beside this description.
     """
 

@@ -17,7 +17,10 @@ class Session(Protocol):
     """A loaded segment."""
 
     def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
-        """Its outputs, in the order of the segment; what its graph does not look at may be given all the same."""
+        """Its outputs, in the order of the segment; they hold until the session is called again.
+
+        What its graph does not look at may be given all the same.
+        """
 
 
 def open_session(engine: str, path: Path, *, precision: str, threads: int | None) -> Session:
@@ -71,9 +74,8 @@ class _OpenVino:
         self._names = [one.get_any_name() for one in compiled.inputs]
 
     def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
-        # Copied, because the request keeps its buffers and fills them again.
         self._request.infer([inputs[name] for name in self._names], share_inputs=True)
-        return [self._request.get_output_tensor(number).data.copy() for number in range(self._count)]
+        return [self._request.get_output_tensor(number).data for number in range(self._count)]
 
 
 class _Onnx:

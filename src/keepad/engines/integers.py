@@ -1,0 +1,132 @@
+"""Integers: a segment with 8-bit products wherever that pays, and in floating point wherever it hurts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keepad.engines.sessions import available_threads
+
+_LAYER = re.compile(r"\.blocks\.(\d+)\.(?:attn|mlp)\.(\w+?)(?:\.|$)")
+_TOLERATED = 1e-3  # squared error of a segment, relative to the spread of what it gives, that needs no closer look
+_HURTS = 0.18  # a layer that alone makes this share of the error stays in floating point
+_LOOKED_AT = 12  # feeds that say so
+
+Feed = dict[str, np.ndarray]
+
+
+def in_integers(graph: Path, feeds: Sequence[Feed], read: Callable[[str], Any], engine: str) -> tuple[Any, list[str]]:
+    """An ONNX graph as the engine's model with 8-bit weights and activations, and the layers that stayed in floats.
+
+    Args:
+        graph: File of the graph.
+        feeds: Inputs that its scales are chosen by.
+        read: Gives the graph as the model of an engine.
+        engine: Whose model it becomes: "openvino" or "onnx".
+    """
+    layers = _linear_layers(graph)
+    hurt = _hurt(graph, feeds, read("openvino"), layers)
+    names = [name for layer in hurt for name in layers[layer]]
+    return _quantised(graph, feeds, read(engine), names, _parameters(engine)), hurt
+
+
+def _parameters(engine: str) -> dict[str, Any]:
+    import nncf
+
+    if engine == "openvino":
+        return {}
+    # Its smoothing knows no Gemm nodes without bias, and its kernels for CPUs without VNNI add pairs of products in 16
+    # bits, which weights of 8 bits overflow.
+    smoothing = nncf.AdvancedSmoothQuantParameters(matmul=-1)
+    return {"smooth_quant_alphas": smoothing, "overflow_fix": nncf.OverflowFix.ENABLE}
+
+
+def _quantised(
+    graph: Path, feeds: Sequence[Feed], content: Any, floating: Sequence[str], parameters: dict[str, Any]
+) -> Any:
+    """The model with all linear layers of the blocks in integers but the `floating` ones."""
+    import nncf
+    import onnx
+
+    inputs = [one.name for one in onnx.load(str(graph), load_external_data=False).graph.input]
+    patterns = [f"{name}(/.*)?$" for name in (*_outside_blocks(graph), *floating)]
+    return nncf.quantize(
+        content,
+        nncf.Dataset(list(feeds), lambda feed: {name: feed[name] for name in inputs}),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(feeds),
+        ignored_scope=nncf.IgnoredScope(patterns=patterns, validate=False),
+        advanced_parameters=nncf.AdvancedQuantizationParameters(**parameters),
+    )
+
+
+def _hurt(graph: Path, feeds: Sequence[Feed], content: Any, layers: dict[str, list[str]]) -> list[str]:
+    """The layers that alone make much of what integers make wrong in the segment's first output, worst first."""
+    few = list(feeds[:: -(-len(feeds) // _LOOKED_AT)])
+    right = _outputs(content, few)
+    # Without its correction of biases, which would be wrong for a layer that is given back its floats.
+    trial = {"disable_bias_correction": True, "backend_params": {"compress_weights": False}}
+    quantised = _quantised(graph, feeds, content, [], trial)
+    whole = _error(right, _outputs(quantised, few))
+    if whole < _TOLERATED:
+        return []
+    shares = {
+        layer: 1 - _error(right, _outputs(_in_floats(quantised, names), few)) / whole for layer, names in layers.items()
+    }
+    return sorted((layer for layer, share in shares.items() if share >= _HURTS), key=lambda layer: -shares[layer])
+
+
+def _in_floats(quantised: Any, names: Sequence[str]) -> Any:
+    """The model with these products given back what they had before it was quantised."""
+    model = quantised.clone()
+    for product in model.get_ordered_ops():
+        if product.get_type_name() == "MatMul" and product.get_friendly_name().partition("/")[0] in names:
+            for given in product.inputs():
+                source = given.get_source_output().get_node()
+                if source.get_type_name() == "FakeQuantize":
+                    given.replace_source_output(source.input_value(0))
+    return model
+
+
+def _outputs(model: Any, feeds: Sequence[Feed]) -> list[np.ndarray]:
+    """First output of the model for each feed."""
+    import openvino
+
+    settings = {"INFERENCE_NUM_THREADS": available_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(model, "CPU", settings)
+    names = [one.get_any_name() for one in compiled.inputs]
+    return [compiled([feed[name] for name in names])[0].copy() for feed in feeds]
+
+
+def _error(right: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
+    """Mean squared error, relative to how much each output varies from token to token."""
+    pairs = zip(right, found, strict=True)
+    return float(np.mean([np.square(b - a).mean() / (np.square(a - a.mean(0)).mean() + 1e-12) for a, b in pairs]))
+
+
+def _products(graph: Path) -> list[Any]:
+    import onnx
+
+    nodes = onnx.load(str(graph), load_external_data=False).graph.node
+    return [node for node in nodes if node.op_type in ("MatMul", "Gemm")]
+
+
+def _linear_layers(graph: Path) -> dict[str, list[str]]:
+    """Linear layers of the blocks -> names of their products; queries, keys and values read the same, and are one."""
+    found: dict[str, list[str]] = {}
+    for node in _products(graph):
+        layer = next((match for match in map(_LAYER.search, node.input) if match), None)
+        if layer:
+            kind = "qkv" if layer[2] in ("q_proj", "k_proj", "v_proj") else layer[2]
+            found.setdefault(f"blocks.{layer[1]}.{kind}", []).append(node.name)
+    return found
+
+
+def _outside_blocks(graph: Path) -> list[str]:
+    """Names of all products but the linear layers of the blocks: embedding, attention, and the few small products of
+    selectors, unlikeness and head, which decide who stays and cost nothing."""
+    return [node.name for node in _products(graph) if not any(".blocks." in name for name in node.input)]
