@@ -2,9 +2,9 @@
 
     keepad export --model m2i --precision int8 --calibrate ../shared/data/mvtec --out m2i-int8      # and so on
     python scripts/compare_engines.py --data ../shared/data --out docs/benchmark/precisions \\
-        --checkpoints m2i.safetensors i2m.safetensors --engines m2i-bf16 m2i-int8 i2m-bf16 i2m-int8
+        --torch docs/pixels/transfer.json --engines m2i-bf16 m2i-int8 i2m-bf16 i2m-int8
 
-Torch's side is that of `compare_pixels.py`, whose state is shared. Finished classes are kept and not computed again.
+Torch's side is what `compare_pixels.py` has written. Finished classes are kept and not computed again.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from compare_routers import Bench, summary
+from compare_routers import MASKED, summary
 
 from keepad.backbone.weights import cache_folder
-from keepad.checkpoint import read_checkpoint
 from keepad.console import progress
 from keepad.data import Sample, load_mask, read_dataset
 from keepad.engines import EngineDetector, load_engine
@@ -79,23 +78,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="results are written to OUT.json and OUT.md")
     parser.add_argument("--state", type=Path, default=cache_folder() / "routers")
     parser.add_argument("--point", default="prune70")
-    parser.add_argument("--checkpoints", nargs="+", type=Path, required=True)
+    parser.add_argument("--torch", type=Path, required=True, help="what compare_pixels.py has written")
     parser.add_argument("--engines", nargs="+", type=Path, required=True, help="folders of keepad export")
     args = parser.parse_args()
-    bench, point = Bench(args.data, args.state), POINTS[args.point]
+    point, known = POINTS[args.point], json.loads(args.torch.read_text(encoding="utf-8"))["table"]
     table: dict[str, dict[str, Any]] = {}  # direction -> who -> numbers
-    for path in args.checkpoints:
-        unseen = bench.unseen(path)
-        rows = table.setdefault(" ".join(unseen), {})
-        named = replace(point, name=f"{point.name} + pixels")  # as `compare_pixels.py` calls it
-        rows["torch fp32"] = summary(bench.measure(path, [named], dense=False), named.name)
-        made_of = read_checkpoint(path)[0].name
-        for detector in (one for one in map(load_engine, args.engines) if one.name == made_of):
-            found = {suite: classes_of(detector, args.data, suite, point, args.state / "engines") for suite in unseen}
-            rows[f"{detector.info.engine} {detector.info.precision}"] = summary(found, point.name)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.with_suffix(".json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-        args.out.with_suffix(".md").write_text(to_markdown(table, args.point), encoding="utf-8")
+    for detector in map(load_engine, args.engines):
+        seen = {one["suite"] for one in detector.provenance["data"]}
+        unseen = [suite for suite in MASKED if suite not in seen]
+        direction = " ".join(unseen)
+        rows = table.setdefault(direction, {"torch fp32": known[direction]["all"][f"{point.name} + pixels"]})
+        found = {suite: classes_of(detector, args.data, suite, point, args.state / "engines") for suite in unseen}
+        rows[f"{detector.info.engine} {detector.info.precision}"] = summary(found, point.name)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.with_suffix(".json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    args.out.with_suffix(".md").write_text(to_markdown(table, args.point), encoding="utf-8")
 
 
 def to_markdown(table: dict[str, dict[str, Any]], point: str) -> str:

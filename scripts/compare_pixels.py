@@ -6,7 +6,7 @@
 
 Without it, passes start from cached tokens, as in `compare_routers.py`, whose state is shared; with it, from pixels,
 but for images of which it drops nothing.
-Finished classes are kept and not computed again.
+Finished classes are kept and not computed again, and with `--points` so is what OUT.json says of the other points.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def main() -> None:
     without = [replace(POINTS[name], pixels=None) for name in args.points if name != "dense"]
     thinned = [replace(POINTS[name], name=f"{name} + pixels", pixels=PIXELS) for name in args.points]
     table: dict[str, dict[str, dict[str, Any]]] = {}  # direction -> suite, or "all" -> row -> numbers
-    changes: dict[str, dict[str, dict[str, float]]] = {}
+    changes: dict[str, dict[str, dict[str, float]]] = {}  # measure -> class -> point -> change
+    kept = args.out.with_suffix(".json")
+    before = json.loads(kept.read_text()) if kept.is_file() else {"table": {}, "changes": {}}
     speed = speeds(args.speed)
     for path in args.checkpoints:
         found = bench.measure(path, [*without, *thinned], dense=True)
@@ -49,15 +51,25 @@ def main() -> None:
         parts = {"all": found}
         if len(found) > 1:
             parts |= {suite: {suite: classes} for suite, classes in found.items()}
+        known = before["table"].get(" ".join(found), {})
         table[" ".join(found)] = {
-            part: {name: summary(content, name) for name in rows} for part, content in parts.items()
+            part: in_order({**known.get(part, {}), **{name: summary(content, name) for name in rows}})
+            for part, content in parts.items()
         }
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         for told, classes in changes_of(found, args.points).items():
-            changes.setdefault(told, {}).update(classes)
-        content = {"table": table, "changes": changes, "speed": speed}
-        args.out.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        args.out.with_suffix(".md").write_text(to_markdown(table, changes, speed), encoding="utf-8")
+            for cls, points in classes.items():
+                earlier = before["changes"].get(told, {}).get(cls, {})
+                changes.setdefault(told, {})[cls] = in_order({**earlier, **points})
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    content = {"table": table, "changes": changes, "speed": speed}
+    kept.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    args.out.with_suffix(".md").write_text(to_markdown(table, changes, speed), encoding="utf-8")
+
+
+def in_order(rows: dict[str, Any]) -> dict[str, Any]:
+    """Rows as the tables show them: without the pixel router first, each time from dense to prune70."""
+    names = [*NAMES, *(f"{name} + pixels" for name in NAMES)]
+    return {name: rows[name] for name in names if name in rows}
 
 
 def speeds(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:

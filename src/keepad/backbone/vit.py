@@ -189,7 +189,8 @@ class Backbone(nn.Module):
             for image, part in enumerate(out.split(list(tokens.lengths))):
                 part.copy_(self.run(tokens.select(image), first, last).x)
             return tokens.with_features(out)
-        x = tokens.x
+        # Engines fuse what follows a norm into it where there is a dimension before the tokens.
+        x = tokens.x[None] if torch.compiler.is_exporting() else tokens.x
         rows = None if presence is None else tokens.spread(presence)
         bias = None if rows is None else (rows + _EPS).log()
         mass = tokens.mass
@@ -201,7 +202,7 @@ class Backbone(nn.Module):
             x = _run_block(self.vit.blocks[layer - 1], x, tokens, rope, bias)
             if rows is not None:
                 x = x * rows[:, None]
-        return tokens.with_features(x)
+        return tokens.with_features(x.flatten(0, -2))
 
     def norm(self, x: Tensor) -> Tensor:
         """The backbone's final norm, which makes features of different layers comparable."""
@@ -318,14 +319,14 @@ def _project(attn: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of (T, C) tokens, each (T, heads, D); keys and values may have fewer heads."""
     if attn.qkv is None:
         projections = (attn.q_proj, attn.k_proj, attn.v_proj)
-        q, k, v = (proj(x).unflatten(-1, (-1, attn.head_dim)) for proj in projections)
+        q, k, v = (proj(x).flatten(0, -2).unflatten(-1, (-1, attn.head_dim)) for proj in projections)
         return q, k, v
     if getattr(attn, "q_bias", None) is None:
         qkv = attn.qkv(x)
     else:
         bias = torch.cat((attn.q_bias, attn.k_bias, attn.v_bias))
         qkv = F.linear(x, attn.qkv.weight, bias)
-    q, k, v = qkv.unflatten(-1, (3, attn.num_heads, -1)).unbind(1)
+    q, k, v = qkv.flatten(0, -2).unflatten(-1, (3, attn.num_heads, -1)).unbind(1)
     return q, k, v
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from keepad.engines.sessions import available_threads
 
-_LAYER = re.compile(r"\.blocks\.(\d+)\.(?:attn|mlp)\.(\w+?)(?:\.|$)")
+_SCOPES = "pkg.torch.onnx.name_scopes"  # under which torch writes the modules that a node comes from
+_LAYER = re.compile(r"\.blocks\.(\d+)\.(?:attn|mlp)\.(\w+)")
 _TOLERATED = 1e-3  # squared error of a segment, relative to the spread of what it gives, that needs no closer look
 _HURTS = 0.18  # a layer that alone makes this share of the error stays in floating point
 _LOOKED_AT = 12  # feeds that say so
@@ -48,7 +49,7 @@ def _parameters(engine: str) -> dict[str, Any]:
 def _quantised(
     graph: Path, feeds: Sequence[Feed], content: Any, floating: Sequence[str], parameters: dict[str, Any]
 ) -> Any:
-    """The model with all linear layers of the blocks in integers but the `floating` ones."""
+    """The model with the linear layers of the blocks in integers but for the products called `floating`."""
     import nncf
     import onnx
 
@@ -108,25 +109,32 @@ def _error(right: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
     return float(np.mean([np.square(b - a).mean() / (np.square(a - a.mean(0)).mean() + 1e-12) for a, b in pairs]))
 
 
-def _products(graph: Path) -> list[Any]:
+def _products(graph: Path) -> list[tuple[str, str | None]]:
+    """Names of all products, each with the linear layer of a block that it is, if it is one.
+
+    Queries, keys and values read the same, and are one layer.
+    """
     import onnx
 
-    nodes = onnx.load(str(graph), load_external_data=False).graph.node
-    return [node for node in nodes if node.op_type in ("MatMul", "Gemm")]
+    found = []
+    for node in onnx.load(str(graph), load_external_data=False).graph.node:
+        if node.op_type in ("MatMul", "Gemm"):
+            layer = _LAYER.search(next((one.value for one in node.metadata_props if one.key == _SCOPES), ""))
+            kind = layer and ("qkv" if layer[2] in ("q_proj", "k_proj", "v_proj") else layer[2])
+            found.append((node.name, f"blocks.{layer[1]}.{kind}" if layer else None))
+    return found
 
 
 def _linear_layers(graph: Path) -> dict[str, list[str]]:
-    """Linear layers of the blocks -> names of their products; queries, keys and values read the same, and are one."""
+    """Linear layers of the blocks -> names of their products."""
     found: dict[str, list[str]] = {}
-    for node in _products(graph):
-        layer = next((match for match in map(_LAYER.search, node.input) if match), None)
+    for name, layer in _products(graph):
         if layer:
-            kind = "qkv" if layer[2] in ("q_proj", "k_proj", "v_proj") else layer[2]
-            found.setdefault(f"blocks.{layer[1]}.{kind}", []).append(node.name)
+            found.setdefault(layer, []).append(name)
     return found
 
 
 def _outside_blocks(graph: Path) -> list[str]:
-    """Names of all products but the linear layers of the blocks: embedding, attention, and the few small products of
-    selectors, unlikeness and head, which decide who stays and cost nothing."""
-    return [node.name for node in _products(graph) if not any(".blocks." in name for name in node.input)]
+    """Names of the other products: embedding, attention, and the few small products of selectors, unlikeness and head,
+    which decide who stays and cost nothing."""
+    return [name for name, layer in _products(graph) if layer is None]
