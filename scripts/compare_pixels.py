@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="results are written to OUT.json and OUT.md")
     parser.add_argument("--state", type=Path, default=cache_folder() / "routers")
-    parser.add_argument("--speed", nargs="*", type=Path, default=[], help="what keepad benchmark wrote, one a suite")
+    parser.add_argument("--speed", nargs="*", type=Path, default=[], help="what keepad benchmark wrote, torch first")
     parser.add_argument("--points", nargs="+", choices=NAMES, default=NAMES, help="only these")
     parser.add_argument("checkpoints", nargs="+", type=Path)
     args = parser.parse_args()
@@ -73,16 +73,17 @@ def in_order(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def speeds(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Suite -> row, with the engine before it if that is not torch -> what was timed there in one interleaved run."""
+    """Suite -> row, with the engine before it if that is not torch -> what was timed; a file is one interleaved run."""
     found: dict[str, dict[str, Any]] = {}
     for path in paths:
         content = json.loads(path.read_text())
         rows = found.setdefault(content["settings"]["images"]["source"], {})
         for record in content["records"]:
             name = record["point"] if record["engine"] == "torch" else f"{record['engine']}: {record['point']}"
-            rows[name] = {
-                key: record[key] for key in ("median_ms", "flops_ratio", "ratio_to_dense", "keep_pixels", "keep")
-            }
+            if name not in rows:  # dense in torch is timed in every run; it belongs to the first one
+                rows[name] = {
+                    key: record[key] for key in ("median_ms", "flops_ratio", "ratio_to_dense", "keep_pixels", "keep")
+                }
     return found
 
 

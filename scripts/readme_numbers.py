@@ -56,6 +56,7 @@ def numbers(
         for suite, rows in pixels["speed"].items()
     }
     told = ", ".join(f"{suite} {gain:.2f}x" for suite, gain in gains.items())
+    told += f", mean {sum(gains.values()) / len(gains):.2f}x"
     changes = [mean("prune70 + pixels", *names) - mean("prune70", *names) for names in MEASURES]
     machine = benchmark["settings"]["machine"]
     lines += [

@@ -425,10 +425,12 @@ class EngineRunner(Runner):
         An engine keeps its buffers, so they are counted in sessions that have none yet; images of one colour, which
         take few tokens, have them lay out their weights before.
         """
-        fresh = self._detector.reopened()
-        even = np.zeros_like(self._inputs[0])
-        fresh.find(even, [replace(self.point, pixels=PixelBudget())])
-        return _growth(lambda: fresh.find(self._inputs[0], [self.point]))
+        grown = None
+        for _ in range(2):  # the first time, kernels are made that the engine keeps for all of its sessions
+            fresh = self._detector.reopened()
+            fresh.find(np.zeros_like(self._inputs[0]), [replace(self.point, pixels=PixelBudget())])
+            grown = _growth(lambda fresh=fresh: fresh.find(self._inputs[0], [self.point]))  # type: ignore[misc]
+        return grown
 
 
 def _batches(images: Sequence[Image.Image], size: tuple[int, int], batch: int) -> list[np.ndarray]:
