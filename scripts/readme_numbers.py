@@ -108,6 +108,7 @@ def main() -> None:
     benchmark = json.loads((ROOT / "docs" / "benchmark" / "default.json").read_text())
     pixels = json.loads((ROOT / "docs" / "pixels" / "transfer.json").read_text())
     engines = json.loads((ROOT / "docs" / "benchmark" / "engines.json").read_text())
+    engines["records"] += json.loads((ROOT / "docs" / "benchmark" / "engines-16.json").read_text())["records"]
     precisions = json.loads((ROOT / "docs" / "benchmark" / "precisions.json").read_text())
     text = updated(readme.read_text(), numbers(pixels, benchmark, engines, precisions))
     if "--check" in sys.argv:
