@@ -92,8 +92,8 @@ def _engine_line(engines: dict[str, Any], precisions: dict[str, Any]) -> list[st
     return [
         f"- Without torch: prune70 in {name} is {best['ratio_to_dense']:.2f} times as fast as dense in torch on images "
         f"of all suites, one at a time, and {together['ratio_to_dense']:.2f} times with {together['batch']} in a batch "
-        "([all engines](docs/benchmark/engines.md), [batches of 16](docs/benchmark/engines-16.md)); I- / P-AUROC of exports "
-        "whose scales are chosen by source images, against torch "
+        "([all engines](docs/benchmark/engines.md), [batches of 16](docs/benchmark/engines-16.md)); I- / P-AUROC of "
+        "exports whose scales are chosen by source images, against torch "
         f"{' and '.join(changes)} in the two directions ([precisions](docs/benchmark/precisions.md))."
     ]
 
