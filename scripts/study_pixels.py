@@ -33,7 +33,7 @@ from keepad.pixels import Thinned, extremes, thin
 from keepad.presets import POINTS, PixelBudget
 from keepad.training.trial import Trial, row_of, survived
 
-ADOPTED = "4x4: 24, 2x2: 20"
+ADOPTED = "8x8: 24, 4x4: 24, 2x2: 20"
 Form = Callable[[np.ndarray, tuple[int, int]], Thinned]
 
 
@@ -102,7 +102,7 @@ def forms() -> dict[str, Form | None]:
     found["4x4: 24, 2x2: 16"] = thinning(PixelBudget(((4, 24), (2, 16))))
     for tolerance in (16, 24, 32):
         found[f"4x4 and 2x2: {tolerance}"] = thinning(PixelBudget(((4, tolerance), (2, tolerance))))
-    found["8x8: 24, 4x4: 24, 2x2: 20"] = thinning(PixelBudget(((8, 24), (4, 24), (2, 20))))
+    found["4x4: 24, 2x2: 20"] = thinning(PixelBudget(((4, 24), (2, 20))))
     for most, told in ((0.5, "half"), (0.9, "nine tenths")):
         found[f"4x4: 24, 2x2: 12, {told} of a block"] = partial(by_most, blocks=((4, 24), (2, 12)), most=most)
     found[f"{ADOPTED}, upper left stays"] = cornered

@@ -86,7 +86,7 @@ class PixelBudget:
         noise: How many times the range of the image's quietest patches is added to these.
     """
 
-    blocks: tuple[tuple[int, float], ...] = ((4, 24), (2, 20))
+    blocks: tuple[tuple[int, float], ...] = ((8, 24), (4, 24), (2, 20))
     noise: float = 0.0
 
     def __post_init__(self) -> None:

@@ -91,11 +91,11 @@ def unlikeness_outside(
     unit = F.normalize(features, dim=-1)
     if others is not None:
         asked = unit[others if place is None else place[others]]
-        cosine = unit @ asked.T if place is None else (unit @ asked.T)[place]
+        cosine = unit @ asked.T if place is None else (unit @ asked.T).index_select(0, place)
     elif place is None:
         cosine = unit @ unit.T
     else:  # each pair of tokens once, however many cells share them
-        cosine = (unit @ unit.T)[place][:, place]
+        cosine = (unit @ unit.T).index_select(1, place).index_select(0, place)
     return _far_from(cosine.masked_fill_(near, -torch.inf), neighbours)
 
 
@@ -109,7 +109,8 @@ def _far_from(cosine: Tensor, neighbours: int) -> Tensor:
 def near_of(index: Tensor, grid: tuple[int, int], window: int = WINDOW, others: Tensor | None = None) -> Tensor:
     """(n, n) whether two patches lie within each other's window; only columns `others` where they are given."""
     reach = window // 2
-    row, column = index // grid[1], index % grid[1]
+    # Half as wide as indices are: these are the largest things here, and they only pass through the caches.
+    row, column = (index // grid[1]).int(), (index % grid[1]).int()
     other = slice(None) if others is None else others
     return ((row[:, None] - row[other]).abs() <= reach) & ((column[:, None] - column[other]).abs() <= reach)
 
