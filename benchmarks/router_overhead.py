@@ -112,8 +112,10 @@ def time_pieces(
             one_pass(model, inputs[turn.repeat % len(inputs)], points[turn.point], clock)
         for turn in schedule(len(points), repeats, len(inputs)):
             point = points[turn.point]
-            for piece, spent in one_pass(model, inputs[turn.batch], point, clock).items():
-                seconds[point.name][piece].append(spent)
+            one_pass(model, inputs[turn.batches[-1]], point, clock)
+            for batch in turn.batches:
+                for piece, spent in one_pass(model, inputs[batch], point, clock).items():
+                    seconds[point.name][piece].append(spent)
     return seconds
 
 

@@ -19,11 +19,14 @@ import keepad.benchmark
 import keepad.demo
 from keepad.benchmark import (
     STAGES,
+    TURN,
     Pictures,
     Plan,
     Record,
+    Runner,
     Turn,
     _peak_of_tensors,
+    measure,
     pictures,
     run,
     run_model,
@@ -34,8 +37,10 @@ from keepad.benchmark import (
     write_report,
 )
 from keepad.cli.benchmark import benchmark
+from keepad.detector import Finding, Stages
 from keepad.errors import KeepADError
 from keepad.model import KeepAD
+from keepad.presets import POINTS
 
 KEYS = {
     "backbone",
@@ -158,6 +163,23 @@ def test_every_pass_is_announced(tiny: KeepAD, shown: Pictures) -> None:
     assert done["pass"] == plan.passes(len(shown.images))
 
 
+def test_a_checkpoint_can_be_timed_instead_of_a_backbone(
+    tiny: KeepAD, shown: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def loaded(name: str, **rest: object) -> KeepAD:
+        asked.append(name)
+        return tiny
+
+    monkeypatch.setattr(keepad.benchmark, "load", loaded)
+    plan = Plan(model="mine.safetensors", points=("dense",), threads=(1,), warmup=0, repeats=1)
+    (group,) = run(plan, shown)
+    assert asked == ["mine.safetensors"]
+    assert group[0].weights == "pretrained"
+    assert settings_of(plan, shown, ["keepad"])["model"] == "mine.safetensors"
+
+
 def test_backbones_without_checkpoint_are_said_to_be_random(
     shown: Pictures, monkeypatch: pytest.MonkeyPatch, tiny: KeepAD
 ) -> None:
@@ -175,22 +197,54 @@ def test_backbones_without_checkpoint_are_said_to_be_random(
 
 def test_points_take_turns_and_the_first_one_changes() -> None:
     assert schedule(3, 2, 1) == [
-        *(Turn(0, 0, 0), Turn(0, 0, 1), Turn(0, 0, 2)),
-        *(Turn(1, 0, 1), Turn(1, 0, 2), Turn(1, 0, 0)),
+        *(Turn(0, (0,), 0), Turn(0, (0,), 1), Turn(0, (0,), 2)),
+        *(Turn(1, (0,), 1), Turn(1, (0,), 2), Turn(1, (0,), 0)),
     ]
 
 
-def test_rotation_goes_on_over_batches_and_repeats() -> None:
-    turns = schedule(4, 5, 3)
+def test_a_turn_is_a_few_batches_in_a_row() -> None:
+    assert schedule(2, 1, TURN + 1) == [
+        *(Turn(0, tuple(range(TURN)), 0), Turn(0, tuple(range(TURN)), 1)),
+        *(Turn(0, (TURN,), 1), Turn(0, (TURN,), 0)),
+    ]
+
+
+def test_rotation_goes_on_over_turns_and_repeats() -> None:
+    turns = schedule(4, 5, 3 * TURN)
     first = [turn.point for turn in turns[::4]]
     assert first == [i % 4 for i in range(15)]
 
 
 @pytest.mark.parametrize(("points", "repeats", "batches"), [(1, 1, 1), (4, 5, 8), (2, 3, 2)])
 def test_each_repeat_shows_each_batch_to_each_point_once(points: int, repeats: int, batches: int) -> None:
-    turns = Counter(schedule(points, repeats, batches))
-    assert set(turns.values()) == {1}
-    assert len(turns) == points * repeats * batches
+    turns = schedule(points, repeats, batches)
+    passes = Counter((turn.repeat, batch, turn.point) for turn in turns for batch in turn.batches)
+    assert set(passes.values()) == {1}
+    assert len(passes) == points * repeats * batches
+
+
+def test_a_turn_begins_with_a_pass_that_does_not_count() -> None:
+    class Counting(Runner):
+        engine, point, batches, images = "torch", POINTS["dense"], TURN + 1, TURN + 1
+
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        def run(self, batch: int, stages: Stages) -> list[Finding]:
+            self.seen.append(batch)
+            every = np.arange(4)
+            return [Finding(0.0, np.zeros((2, 2)), np.zeros((4, 4)), every, every, None)]
+
+        def flops(self, outcome: object) -> int:
+            return 1
+
+        def peak_memory(self) -> None:
+            return None
+
+    runners = [Counting(), Counting()]
+    measure(runners, warmup=1, repeats=1)
+    for runner in runners:
+        assert runner.seen == [0, TURN - 1, *range(TURN), TURN, TURN]
 
 
 # -- what is written ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 A pass starts from pixels on the device and ends with maps and scores; reading and resizing images is outside. For each
 repeat every batch of images goes through every operating point, in an order that rotates, and the repeat's time is the
-mean over its images. Medians over the repeats are compared.
+mean over its images. Medians over the repeats are compared. Whoever's turn it is passes one batch untimed and then a
+few that count: it finds caches and threads as it leaves them itself, as on a line where it runs alone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from keepad.backbone.weights import Say, say_on_stderr
 from keepad.checkpoint import bundled_checkpoints, read_info
 from keepad.command import command_line
 from keepad.detector import Finding, Stages
-from keepad.engines import EngineDetector, load_engine
+from keepad.engines import EngineDetector, is_exported, load_engine
 from keepad.engines.opening import exported
 from keepad.errors import KeepADError
 from keepad.files import replacing
@@ -45,6 +46,7 @@ from keepad.presets import OperatingPoint, PixelBudget, with_pixel_router
 ENGINES = ("torch", "openvino", "onnx")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of glibc's mallopt
+TURN = 4  # batches that one of those that take turns passes in a row
 STAGES = ("embed", "before", "routing", "between", "after", "recovery", "scoring")
 
 
@@ -54,6 +56,7 @@ class Plan:
 
     Attributes:
         backbones: Names of backbones.
+        model: A checkpoint as `keepad.load` takes it, to be timed instead of those of the backbones.
         points: Names of operating points; dense is always timed, because ratios need it.
         batches: Images that share one pass.
         threads: Numbers of CPU threads, or None for torch's own choice.
@@ -61,7 +64,8 @@ class Plan:
         pixel_router: "on" or "off" for the pruned points, "both" to time every point with it and without, or None to
             leave the points as they are.
         engines: What runs the network: "torch", "openvino", "onnx", with another precision than fp32 after a
-            colon, as in "openvino:int8". All of them take turns, and dense in torch is always timed.
+            colon, as in "openvino:int8", or the path of a folder that `keepad export` wrote of the same checkpoint.
+            All of them take turns, and dense in torch is always timed.
         warmup: Passes of each operating point before anything is timed.
         repeats: Timed repeats.
         images: Different images in each repeat, at most; a batch that they do not fill is filled from their beginning.
@@ -69,6 +73,7 @@ class Plan:
     """
 
     backbones: tuple[str, ...] = (DEFAULT_BACKBONE,)
+    model: str | None = None
     points: tuple[str, ...] = ("dense", "prune30", "prune50", "prune70")
     batches: tuple[int, ...] = (1,)
     threads: tuple[int, ...] | None = None
@@ -82,8 +87,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         for engine in self.engines:
-            if engine.partition(":")[0] not in ENGINES:
-                raise KeepADError(f"there is no engine called {engine!r}; choose one of {', '.join(ENGINES)}.")
+            if engine.partition(":")[0] not in ENGINES and not is_exported(engine):
+                raise KeepADError(
+                    f"there is no engine called {engine!r}; choose one of {', '.join(ENGINES)}, or a folder of "
+                    "keepad export."
+                )
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise KeepADError(f"{dtype!r} cannot be timed; choose one of {', '.join(DTYPES)}.")
@@ -113,8 +121,10 @@ class Plan:
 
     def passes(self, images: int) -> int:
         """Forward passes of the whole plan with that many different images in a repeat."""
-        variants = len(self.backbones) * len(self.dtypes) * len(self.threads or (0,)) * len(self.contestants())
-        return variants * sum(self.warmup + self.repeats * -(-images // batch) + 1 for batch in self.batches)
+        models = 1 if self.model else len(self.backbones)
+        variants = models * len(self.dtypes) * len(self.threads or (0,)) * len(self.contestants())
+        batches = [-(-images // batch) for batch in self.batches]
+        return variants * sum(self.warmup + self.repeats * (count + -(-count // TURN)) + 1 for count in batches)
 
 
 @dataclass(frozen=True)
@@ -181,19 +191,20 @@ class Record:
 
 @dataclass(frozen=True)
 class Turn:
-    """One timed pass: which repeat it belongs to, and which batch goes through which operating point."""
+    """Passes in a row: which repeat they belong to, and which batches go through which operating point."""
 
     repeat: int
-    batch: int
+    batches: tuple[int, ...]
     point: int
 
 
 def schedule(points: int, repeats: int, batches: int) -> list[Turn]:
-    """The order of all timed passes: points take turns on each batch, and who begins moves on by one every time."""
+    """The order of all timed passes: points take turns on a few batches, and who begins moves on by one every time."""
+    groups = [tuple(range(first, min(first + TURN, batches))) for first in range(0, batches, TURN)]
     return [
-        Turn(repeat, batch, (repeat * batches + batch + place) % points)
+        Turn(repeat, group, (repeat * len(groups) + number + place) % points)
         for repeat in range(repeats)
-        for batch in range(batches)
+        for number, group in enumerate(groups)
         for place in range(points)
     ]
 
@@ -227,8 +238,11 @@ def run(
     device = choose_device(plan.device)
     for dtype in plan.dtypes:
         _require_dtype(dtype, device)
-    for name in plan.backbones:
-        model, weights = _detector(name, device, say)
+    for name in (plan.model,) if plan.model else plan.backbones:
+        if plan.model:
+            model, weights = load(name, device=device, say=say), "pretrained"
+        else:
+            model, weights = _detector(name, device, say)
         yield from run_model(model, plan, images, weights=weights, advance=advance)
 
 
@@ -271,7 +285,7 @@ def run_model(
                     runners = [
                         TorchRunner(cast, point, images.images, batch)
                         if name == "torch"
-                        else EngineRunner(name, others[name], model, point, images.images, batch)
+                        else EngineRunner(others[name], model, point, images.images, batch)
                         for name, point in plan.contestants()
                     ]
                     timings = measure(runners, plan.warmup, plan.repeats, advance)
@@ -308,6 +322,11 @@ def _exporting(model: KeepAD, images: Pictures) -> Callable[[str, int], EngineDe
     """Engines of a detector, exported to the cache when first asked for; the timed images give int8 its scales."""
 
     def engine(name: str, threads: int) -> EngineDetector:
+        if is_exported(name):
+            found = load_engine(name, model.point, threads=threads)
+            if found.info.digests != model.digests():
+                raise KeepADError(f"{name} was exported from another checkpoint than {model.name}; name its own.")
+            return found
         kind, _, precision = name.partition(":")
         folder = exported(model, kind, precision or "fp32", say=say_on_stderr, images=images.images)
         return load_engine(folder, model.point, threads=threads)
@@ -390,7 +409,6 @@ class EngineRunner(Runner):
     """An exported detector.
 
     Args:
-        engine: What runs it.
         detector: The exported detector.
         model: The one that it was made from, whose sizes give the FLOPs.
         point: The operating point.
@@ -400,14 +418,15 @@ class EngineRunner(Runner):
 
     def __init__(
         self,
-        engine: str,
         detector: EngineDetector,
         model: KeepAD,
         point: OperatingPoint,
         images: Sequence[Image.Image],
         batch: int,
     ) -> None:
-        self.engine, self.point, self._detector, self._model = engine, point, detector, model
+        kind, precision = detector.info.engine, detector.info.precision
+        self.engine = kind if precision == "fp32" else f"{kind}:{precision}"
+        self.point, self._detector, self._model = point, detector, model
         self._inputs = _batches(images, model.image_size, batch)
         self.batches, self.images = len(self._inputs), sum(map(len, self._inputs))
 
@@ -477,7 +496,7 @@ def measure(
     """Timings of the runners, in their order, from passes that take turns; their batches are alike."""
     count, batches = len(runners), runners[0].batches
     for turn in schedule(count, warmup, 1):
-        _timed_pass(runners[turn.point], turn.repeat % batches)
+        runners[turn.point].run(turn.repeat % batches, Stages())
         advance()
     seconds = np.zeros((count, repeats))
     stages = np.zeros((count, repeats, len(STAGES)))
@@ -485,12 +504,15 @@ def measure(
     with _without_garbage_collection():
         for turn in schedule(count, repeats, batches):
             runner = runners[turn.point]
-            taken, marks, outcomes = _timed_pass(runner, turn.batch)
-            seconds[turn.point, turn.repeat] += taken
-            stages[turn.point, turn.repeat] += [marks.seconds.get(stage, 0.0) for stage in STAGES]
-            if turn.repeat == 0:  # later repeats prune the same images alike
-                spent[turn.point] += [_tokens_spent(runner, outcome) for outcome in outcomes]
+            runner.run(turn.batches[-1], Stages())
             advance()
+            for batch in turn.batches:
+                taken, marks, outcomes = _timed_pass(runner, batch)
+                seconds[turn.point, turn.repeat] += taken
+                stages[turn.point, turn.repeat] += [marks.seconds.get(stage, 0.0) for stage in STAGES]
+                if turn.repeat == 0:  # later repeats prune the same images alike
+                    spent[turn.point] += [_tokens_spent(runner, outcome) for outcome in outcomes]
+                advance()
     timings = []
     for i, runner in enumerate(runners):
         flops, shallow, final, pixels = (float(value) for value in np.mean(spent[i], axis=0))
@@ -621,6 +643,7 @@ def settings_of(plan: Plan, images: Pictures, command: Sequence[str]) -> dict[st
             "system": platform.system(),
         },
         "images": {"source": images.source, "per_repeat": len(images.names), "names": list(images.names)},
+        "model": plan.model,
         "warmup": plan.warmup,
         "repeats": plan.repeats,
         "command": command_line(command),
@@ -707,7 +730,8 @@ def to_markdown(records: Sequence[Record], settings: dict[str, Any]) -> str:
         f"Made by `{settings['command']}`.",
         f"{where}, {machine['cores']} cores, torch {machine['torch']}; {settings['warmup']} warm-ups, "
         f"{settings['repeats']} repeats of {images['per_repeat']} images ({images['source']}); medians, all points "
-        "interleaved in one process. x dense and x FLOPs say how many times faster and cheaper than dense in torch; "
+        f"interleaved in one process, {TURN} passes in a row at most and one untimed before. x dense and x FLOPs say "
+        "how many times faster and cheaper than dense in torch; "
         "realised is their quotient; peak MB is what a pass holds besides weights and input (torch: its tensors; "
         "others: growth of the process); keep: patches after each router, that of the pixels first where it dropped "
         "any.",

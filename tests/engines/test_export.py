@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -17,10 +18,12 @@ from PIL import Image
 from keepad.benchmark import Plan, pictures, run_model
 from keepad.detector import Stages
 from keepad.engines import EngineDetector, is_exported, load_engine
+from keepad.engines.detector import filled
 from keepad.engines.export import export, segments_of, verify
 from keepad.engines.folder import DESCRIPTION
 from keepad.engines.opening import open_detector
 from keepad.errors import KeepADError
+from keepad.images import find_images, read_image, to_input
 from keepad.presets import POINTS, PixelBudget
 
 EVERY = [POINTS[name] for name in ("dense", "prune30", "prune50", "prune70", "paper70")]
@@ -50,6 +53,33 @@ def test_an_engine_says_what_torch_says_at_every_point(tiny, folders, images, en
             assert b.score == pytest.approx(a.score, abs=1e-4)
             np.testing.assert_allclose(b.pixel_map, a.pixel_map, atol=1e-3)
     assert len(theirs["prune70"][0].survivors) < 40 < len(theirs["dense"][0].survivors) == 99
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnx"])
+@pytest.mark.parametrize("pixels", [None, PixelBudget()])
+def test_tokens_that_fill_up_change_nothing(folders, images, engine, pixels):
+    detector = load_engine(folders[engine])
+    points = [replace(POINTS[name], pixels=pixels) for name in ("dense", "prune70")]
+    image = np.stack([to_input(read_image(path), detector.image_size) for path in find_images([images])[:1]])
+    found = {}
+    for multiple in (1, 64):
+        detector._multiple = multiple
+        found[multiple] = detector.find(image, points)
+    for point in points:
+        (plain,), (more,) = found[1][point.name], found[64][point.name]
+        assert more.score == pytest.approx(plain.score, abs=1e-5)
+        np.testing.assert_allclose(more.pixel_map, plain.pixel_map, atol=1e-4)
+        np.testing.assert_array_equal(more.survivors, plain.survivors)
+
+
+def test_only_what_is_said_of_tokens_is_filled_up():
+    tokens, place = np.ones((5, 2), np.float32), np.array([0, 0, 1])
+    given = {"tokens": tokens, "index": np.arange(4), "mass": np.ones(4, np.float32), "place": place}
+    found = filled(8, len(tokens), **given)
+    assert [found[name].shape for name in given] == [(8, 2), (7,), (7,), (3,)]
+    assert found["mass"].tolist() == [1, 1, 1, 1, 0, 0, 0]
+    assert found["tokens"].dtype == np.float32
+    assert filled(5, len(tokens), **given) == given
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnx"])
@@ -191,6 +221,17 @@ def test_engines_take_turns_with_torch_and_are_measured_against_its_dense(tiny, 
     assert same.flops == dense.flops > pruned.flops
     assert pruned.ratio_to_dense == pytest.approx(dense.median_ms / pruned.median_ms)
     assert pruned.keep < pruned.keep_shallow < pruned.keep_pixels == 1
+
+
+def test_folders_of_the_same_checkpoint_take_turns_and_those_of_another_are_refused(tiny, folders, images):
+    folder = str(folders["openvino"])
+    plan = Plan(points=("prune70",), engines=(folder,), threads=(1,), warmup=0, repeats=1, images=1)
+    (group,) = run_model(tiny, plan, pictures(images, 1), weights="random")
+    assert [one.engine for one in group] == ["torch", "openvino", "openvino"]
+    other = copy.deepcopy(tiny)
+    other.head.patch.data += 1
+    with pytest.raises(KeepADError, match="was exported from another checkpoint"):
+        next(run_model(other, plan, pictures(images, 1), weights="random"))
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnx"])

@@ -16,6 +16,9 @@ def benchmark(
     backbones: Annotated[
         str | None, typer.Option("--backbones", help="Names, separated by commas; the default backbone if left out.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Checkpoint to time instead of the one of a backbone.")
+    ] = None,
     points: Annotated[
         str, typer.Option("--points", help="Operating points, separated by commas; dense is always timed.")
     ] = "dense,prune30,prune50,prune70",
@@ -30,7 +33,8 @@ def benchmark(
         str,
         typer.Option(
             "--engine",
-            help="What runs the network, separated by commas: torch, openvino, onnx, openvino:int8.",
+            help="What runs the network, separated by commas: torch, openvino, onnx, openvino:int8, or folders of "
+            "keepad export.",
         ),
     ] = "torch",
     pixel_router: Annotated[
@@ -58,6 +62,7 @@ def benchmark(
 
     plan = Plan(
         backbones=tuple(parts_of(backbones or DEFAULT_BACKBONE)),
+        model=model,
         points=tuple(parts_of(points)),
         batches=_numbers("--batch", batch),
         threads=None if threads is None else _numbers("--threads", threads),

@@ -13,7 +13,7 @@ import numpy as np
 from keepad.detector import Detector, Finding, ImageSource, Stages
 from keepad.engines.decisions import Enlarger, Known, image_score, keep_deep, keep_shallow, recover, standardised
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
-from keepad.engines.sessions import PACKAGES, Session, available_threads, open_session
+from keepad.engines.sessions import MULTIPLES, PACKAGES, Session, available_threads, open_session
 from keepad.errors import KeepADError
 from keepad.pixels import Thinned, thin
 from keepad.prediction import Prediction
@@ -62,6 +62,10 @@ class _Live:
         mass = np.bincount(place, minlength=len(needed)).astype(np.float32)
         return _Live(self.tokens[rows], self.index[needed], self.cells[keep], place, mass)
 
+    def filled(self, multiple: int) -> dict[str, np.ndarray]:
+        """The same as inputs of a segment, with tokens that count for nothing up to a multiple."""
+        return filled(multiple, len(self.tokens), **vars(self))
+
 
 class _Segments:
     """Sessions of the segments, each opened when it is first asked for.
@@ -102,6 +106,7 @@ class EngineDetector(Detector):
         self.calibration, self.provenance = info.calibration, info.provenance
         self.packages = (PACKAGES[info.engine],)  # type: ignore[misc]
         self._folder, self._threads = folder, threads or available_threads()
+        self._multiple = MULTIPLES[info.engine]
         self._enlargers: dict[float, Enlarger] = {}
         self._whole = np.arange(self.grid[0] * self.grid[1])
         self._alone, self._lanes = _Segments(folder, info, self._threads), list[_Segments]()
@@ -195,8 +200,10 @@ class EngineDetector(Detector):
         else:
             index, place, mass = thinned.index, thinned.place, thinned.mass
             patches = patches_of(image, self.info.patch, index)
-        x, scores = segments("prefix")(patches=patches, index=index, place=place, mass=mass)
-        return _Live(x, index, cells, place, mass), scores
+        rows = self.info.prefix + len(index)
+        inputs = filled(self._multiple, rows, patches=patches, index=index, place=place, mass=mass)
+        x, scores = segments("prefix")(**inputs)
+        return _Live(x[:rows], index, cells, place, mass), scores
 
     def _finish(
         self,
@@ -213,8 +220,8 @@ class EngineDetector(Detector):
             live = live.gather(keep_shallow(scores, live.cells, self.grid, point.shallow))
         entered, known_cells = live.index, live.cells
         stages.mark("routing")
-        x, entry, risk = segments("middle")(**vars(live))
-        live = replace(live, tokens=x)
+        x, entry, risk = segments("middle")(**live.filled(self._multiple))
+        live = replace(live, tokens=x[: len(live.tokens)])
         stages.mark("between")
         if point.deep is not None:
             keep, evidence = keep_deep(risk, live.cells, self.grid, point.deep)
@@ -223,7 +230,7 @@ class EngineDetector(Detector):
 
         place = self.info.placement
         last = place.exit if point.early_exit else place.head_layers[-1]
-        read, cls = segments(tail_name(place.exit, last))(**vars(live), entry=entry)
+        read, cls = segments(tail_name(place.exit, last))(**live.filled(self._multiple), entry=entry)
         stages.mark("after")
         known = Known(known_scores, known_cells, risks)
         patch_map = recover(read.mean(0), live.cells, self.grid, point, known, self.calibration.grades)
@@ -251,6 +258,26 @@ class EngineDetector(Detector):
 def _tokens(thinned: _Choices) -> int:
     """Patches that enter block 1, over all choices; a choice that was not made counts as none."""
     return sum(len(choice.index) for choice in thinned.values() if choice is not None)
+
+
+def filled(multiple: int, rows: int, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    """Inputs of a segment with tokens that count for nothing, so that it has a multiple of rows.
+
+    No one attends to a token without mass, no average counts it, and no cell has it.
+
+    Args:
+        multiple: What the number of rows shall be a multiple of.
+        rows: Tokens that there are, prefix included.
+        inputs: What the segment takes; what is said of cells stays as it is.
+    """
+    more = -rows % multiple
+    if not more:
+        return inputs
+    of_tokens = {name for name in ("tokens", "patches", "index", "mass") if name in inputs}
+    return {
+        name: np.concatenate([value, np.zeros((more, *value.shape[1:]), value.dtype)]) if name in of_tokens else value
+        for name, value in inputs.items()
+    }
 
 
 def tail_name(exit_layer: int, last: int) -> str:

@@ -12,6 +12,10 @@ from keepad.errors import KeepADError
 
 PACKAGES = {"openvino": "openvino", "onnx": "onnxruntime"}
 
+# OpenVINO makes kernels for every number of tokens that it meets, which takes as long as a third of a pass; so it only
+# meets multiples. ONNX Runtime does not mind.
+MULTIPLES = {"openvino": 16, "onnx": 1}
+
 
 class Session(Protocol):
     """A loaded segment."""
