@@ -92,9 +92,8 @@ def _engine_line(engines: dict[str, Any], precisions: dict[str, Any]) -> list[st
     return [
         f"- Without torch: prune70 in {name} is {best['ratio_to_dense']:.2f} times as fast as dense in torch on images "
         f"of all suites, one at a time, and {together['ratio_to_dense']:.2f} times with {together['batch']} in a batch "
-        "([all engines](docs/benchmark/engines.md), [batches of 16](docs/benchmark/engines-16.md)); I- / P-AUROC of "
-        "exports whose scales are chosen by source images, against torch "
-        f"{' and '.join(changes)} in the two directions ([precisions](docs/benchmark/precisions.md))."
+        "([all engines](docs/benchmark/engines.md)); I- / P-AUROC of the exports of both directions against torch "
+        f"{' and '.join(changes)} ([precisions](docs/benchmark/precisions.md))."
     ]
 
 
@@ -109,7 +108,6 @@ def main() -> None:
     benchmark = json.loads((ROOT / "docs" / "benchmark" / "default.json").read_text())
     pixels = json.loads((ROOT / "docs" / "pixels" / "transfer.json").read_text())
     engines = json.loads((ROOT / "docs" / "benchmark" / "engines.json").read_text())
-    engines["records"] += json.loads((ROOT / "docs" / "benchmark" / "engines-16.json").read_text())["records"]
     precisions = json.loads((ROOT / "docs" / "benchmark" / "precisions.json").read_text())
     text = updated(readme.read_text(), numbers(pixels, benchmark, engines, precisions))
     if "--check" in sys.argv:

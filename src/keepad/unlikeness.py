@@ -112,7 +112,7 @@ def near_of(index: Tensor, grid: tuple[int, int], window: int = WINDOW, others: 
     # Half as wide as indices are: these are the largest things here, and they only pass through the caches.
     row, column = (index // grid[1]).int(), (index % grid[1]).int()
     other = slice(None) if others is None else others
-    return ((row[:, None] - row[other]).abs() <= reach) & ((column[:, None] - column[other]).abs() <= reach)
+    return ((row[:, None] - row[other]).abs_() <= reach) & ((column[:, None] - column[other]).abs_() <= reach)
 
 
 @lru_cache(maxsize=4)
