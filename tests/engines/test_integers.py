@@ -11,7 +11,7 @@ import torch
 from keepad.engines import integers
 from keepad.engines.export import _feeds, _read, _to_onnx, segments_of
 from keepad.engines.folding import folded
-from keepad.engines.integers import in_integers
+from keepad.engines.integers import in_integers, worst_first
 from keepad.model import KeepAD
 
 
@@ -40,7 +40,7 @@ def test_the_layer_that_hurts_stays_in_floats_and_the_segment_is_closer_for_it(m
     monkeypatch.setattr(integers, "_TOLERATED", float("inf"))
     every, hurt = in_integers(graph, feeds, read, "openvino")
     assert hurt == []
-    monkeypatch.setattr(integers, "_TOLERATED", 0.0)
+    monkeypatch.setattr(integers, "_TOLERATED", 0.7 * integers._error(right, integers._outputs(every, feeds)))
     some, hurt = in_integers(graph, feeds, read, "openvino")
     assert hurt[0] in ("blocks.3.fc1", "blocks.3.fc2")
     wrong = [integers._error(right, integers._outputs(model, feeds)) for model in (every, some)]
@@ -58,6 +58,14 @@ def _has_quantiser(model, name: str) -> bool:
         if one.get_type_name() == "MatMul" and one.get_friendly_name().partition("/")[0] == name
     )
     return product.input_value(0).get_node().get_type_name() == "FakeQuantize"
+
+
+def test_layers_are_given_back_worst_first_until_little_is_wrong():
+    without = {"a": 9.0, "b": 6.0, "c": 7.0, "harmless": 10.5}
+    assert worst_first(10.0, without, 10.0) == []
+    assert worst_first(10.0, without, 6.0) == ["b"]
+    assert worst_first(10.0, without, 5.9) == ["b", "c"]
+    assert worst_first(10.0, without, 0.0) == ["b", "c", "a"]
 
 
 def test_layers_of_a_segment_are_named_by_block_and_kind(middle):

@@ -13,8 +13,7 @@ from keepad.engines.sessions import available_threads
 
 _SCOPES = "pkg.torch.onnx.name_scopes"  # under which torch writes the modules that a node comes from
 _LAYER = re.compile(r"\.blocks\.(\d+)\.(?:attn|mlp)\.(\w+)")
-_TOLERATED = 3e-3  # squared error of a segment, relative to the spread of what it gives, that needs no closer look
-_HURTS = 0.18  # a layer that alone makes this share of the error stays in floating point
+_TOLERATED = 1.5e-3  # squared error of a segment, relative to the spread of what it gives, that integers may make
 _LOOKED_AT = 12  # feeds that say so
 
 Feed = dict[str, np.ndarray]
@@ -66,19 +65,38 @@ def _quantised(
 
 
 def _hurt(graph: Path, feeds: Sequence[Feed], content: Any, layers: dict[str, list[str]]) -> list[str]:
-    """The layers that alone make much of what integers make wrong in the segment's first output, worst first."""
+    """The layers, worst first, without which integers make no more wrong in the segment's first output than they may.
+
+    What layers make wrong adds up, so each one is looked at alone.
+    """
     few = list(feeds[:: -(-len(feeds) // _LOOKED_AT)])
     right = _outputs(content, few)
     # Without its correction of biases, which would be wrong for a layer that is given back its floats.
     trial = {"disable_bias_correction": True, "backend_params": {"compress_weights": False}}
     quantised = _quantised(graph, feeds, content, [], trial)
     whole = _error(right, _outputs(quantised, few))
-    if whole < _TOLERATED:
+    if whole <= _TOLERATED:
         return []
-    shares = {
-        layer: 1 - _error(right, _outputs(_in_floats(quantised, names), few)) / whole for layer, names in layers.items()
-    }
-    return sorted((layer for layer, share in shares.items() if share >= _HURTS), key=lambda layer: -shares[layer])
+    without = {layer: _error(right, _outputs(_in_floats(quantised, names), few)) for layer, names in layers.items()}
+    return worst_first(whole, without, _TOLERATED)
+
+
+def worst_first(whole: float, without: dict[str, float], tolerated: float) -> list[str]:
+    """The fewest layers that must be given back their floats.
+
+    Args:
+        whole: Error with all layers in integers.
+        without: Error with each one given back its floats.
+        tolerated: Error that may be left.
+    """
+    found: list[str] = []
+    left = whole
+    for layer in sorted(without, key=lambda layer: without[layer]):
+        if left <= tolerated or without[layer] >= whole:
+            break
+        left -= whole - without[layer]
+        found.append(layer)
+    return found
 
 
 def _in_floats(quantised: Any, names: Sequence[str]) -> Any:
