@@ -3,7 +3,8 @@
 The rate of matrix products is measured at the very shapes of the default backbone, in float32 by torch and in float32,
 bfloat16 and 8-bit integers by OpenVINO, and so is that of attention and of copying memory. The counted FLOPs of each
 operating point at the best of these rates give the least time that a pass can take, whoever runs it, and with the
-measured time of dense the largest ratio that can be had. `--records` is what `keepad benchmark` wrote.
+measured time of dense the largest ratio that can be had. `--records` is what `keepad benchmark` wrote, `--exported` the
+folder in int8 that it timed: layers that integers would hurt, which are bfloat16 there, are so here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from openvino import opset13
 
 from keepad.backbone import DEFAULT_BACKBONE, build_backbone
 from keepad.command import command_line
+from keepad.engines.folder import read_description
 from keepad.engines.sessions import available_threads
 from keepad.flops import backbone_flops, patches_entering, shape_of
 from keepad.presets import Placement
@@ -91,8 +93,10 @@ def bandwidth() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--records", type=Path, required=True, help="JSON of keepad benchmark, default backbone")
+    parser.add_argument("--exported", type=Path, required=True, help="the folder in int8 among them")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    floating = read_description(args.exported).floating
     backbone, _ = build_backbone(DEFAULT_BACKBONE, seed=0)
     width, heads = backbone.width, backbone.vit.blocks[0].attn.num_heads
     shapes = {"qkv": (width, 3 * width), "projection": (width, width), "mlp in": (width, 4 * width)}
@@ -119,12 +123,13 @@ def main() -> None:
     place = RECIPES["keepad"].placement(backbone.depth)
     records = [one for one in json.loads(args.records.read_text())["records"] if one["batch"] == 1]
     dense = next(one for one in records if one["point"] == "dense" and one["engine"] == "torch")
-    bounds = [_bound(one, backbone, place, best, dense["median_ms"]) for one in records]
+    bounds = [_bound(one, backbone, place, best, dense["median_ms"], floating) for one in records]
     content = {
         "command": command_line(["python", *sys.argv]),
         "threads": available_threads(),
         "rates": rates,
         "best": {**best, "copy GB/s": copied},
+        "floating": floating,
         "bounds": bounds,
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +143,7 @@ def _bound(
     place: Placement,
     best: dict[str, dict[str, float]],
     dense: float,
+    floating: Sequence[str],
 ) -> dict[str, Any]:
     """Least milliseconds of a record's pass in each precision, and the ratios these would be."""
     grid = 37 * 37
@@ -149,9 +155,11 @@ def _bound(
         early_exit=True,
     )
     embed, linear, within = backbone_flops(shape_of(backbone), entering[0], entering)
+    halves = embed + sum(_flops(name, backbone, entering) for name in floating)  # of a pass in integers
     least = {
         precision: (
-            (embed + linear) / best["linear"][precision]
+            (linear + embed - halves) / best["linear"][precision]
+            + halves / best["linear"]["fp32" if precision == "fp32" else "bf16"]
             + within / best["attention"]["fp32" if precision == "fp32" else "bf16"]  # none has it in integers
         )
         / 1e6
@@ -167,6 +175,14 @@ def _bound(
         "largest_ratio": {kind: dense / value for kind, value in least.items()},
         "share": least[own] / record["median_ms"],
     }
+
+
+def _flops(name: str, backbone: Any, entering: Sequence[int]) -> int:
+    """FLOPs of a layer, called as an export calls it: "prefix blocks.0.fc1"."""
+    _, block, kind = name.rpartition(" ")[2].split(".")
+    attn, mlp = (getattr(backbone.vit.blocks[int(block)], part) for part in ("attn", "mlp"))
+    weights = getattr(mlp if kind.startswith("fc") else attn, kind).weight.numel()
+    return 2 * (entering[int(block)] + backbone.prefix) * weights
 
 
 def to_markdown(content: dict[str, Any]) -> str:
@@ -191,7 +207,8 @@ def to_markdown(content: dict[str, Any]) -> str:
         "",
         "Least time of a pass: its counted FLOPs at the best of these rates, with nothing lost to norms, activations,",
         "routing or memory. `share`: that time in the row's own precision over the measured one. `at most`: dense in",
-        "torch over the least time; bf16 attention beside 8-bit products.",
+        "torch over the least time; in int8, attention, the embedding and the layers that integers hurt are bf16:",
+        f"{', '.join(content['floating'])}.",
         "",
         "| engine | point | ms | x dense | share | at most, fp32 | at most, bf16 | at most, int8 |",
         "|---|---|---|---|---|---|---|---|",

@@ -19,7 +19,11 @@ MEASURES = (("image",), ("pixel",), ("survival", "dtr"), ("survival", "cmr"))
 
 
 def numbers(
-    pixels: dict[str, Any], benchmark: dict[str, Any], engines: dict[str, Any], precisions: dict[str, Any]
+    pixels: dict[str, Any],
+    router: dict[str, Any],
+    benchmark: dict[str, Any],
+    engines: dict[str, Any],
+    precisions: dict[str, Any],
 ) -> str:
     """The table: accuracy and survival on suites the checkpoints have not seen, time and FLOPs against dense."""
     speed = {record["point"]: record for record in benchmark["records"] if record["batch"] == 1}
@@ -51,12 +55,8 @@ def numbers(
         ]
         lines.append(f"| {point} | {' | '.join(cells)} |")
     unseen = " and ".join(f"{direction.replace(' ', ', ')}" for direction in pixels["table"])
-    gains = {
-        suite: rows["prune70"]["median_ms"] / rows["prune70 + pixels"]["median_ms"]
-        for suite, rows in pixels["speed"].items()
-    }
-    told = ", ".join(f"{suite} {gain:.2f}x" for suite, gain in gains.items())
-    told += f", mean {sum(gains.values()) / len(gains):.2f}x"
+    told = ", ".join(f"{suite} {row['ratio']:.2f}x" for suite, row in router["suites"].items())
+    told += f", mean {router['mean']:.2f}x"
     changes = [mean("prune70 + pixels", *names) - mean("prune70", *names) for names in MEASURES]
     machine = benchmark["settings"]["machine"]
     lines += [
@@ -67,7 +67,7 @@ def numbers(
         "(docs/pixels/transfer.md); the "
         "[routers alone](docs/routers/transfer.md), beside the published recipe and without their parts.",
         "- How much the pixels prove depends on the images. prune70 with the pixel router against prune70 without: "
-        f"{told}; I-AUROC {changes[0]:+.1f}, P-AUROC {changes[1]:+.1f}, DTR {changes[2]:+.1f}, CMR {changes[3]:+.2f}.",
+        f"{told} ([measured](docs/pixels/router.md)); I-AUROC {changes[0]:+.1f}, P-AUROC {changes[1]:+.1f}, DTR {changes[2]:+.1f}, CMR {changes[3]:+.2f}.",
         f"- Speed: `{benchmark['settings']['command']}`, one image at a time on {machine['cores']} CPU cores, dense "
         "and pruned interleaved. [All numbers](docs/benchmark/default.md).",
         *_engine_line(engines, precisions),
@@ -107,9 +107,10 @@ def main() -> None:
     readme = ROOT / "README.md"
     benchmark = json.loads((ROOT / "docs" / "benchmark" / "default.json").read_text())
     pixels = json.loads((ROOT / "docs" / "pixels" / "transfer.json").read_text())
+    router = json.loads((ROOT / "docs" / "pixels" / "router.json").read_text())
     engines = json.loads((ROOT / "docs" / "benchmark" / "engines.json").read_text())
     precisions = json.loads((ROOT / "docs" / "benchmark" / "precisions.json").read_text())
-    text = updated(readme.read_text(), numbers(pixels, benchmark, engines, precisions))
+    text = updated(readme.read_text(), numbers(pixels, router, benchmark, engines, precisions))
     if "--check" in sys.argv:
         sys.exit(0 if text == readme.read_text() else "README.md is out of date: run python scripts/readme_numbers.py")
     readme.write_text(text)
