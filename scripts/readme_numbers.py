@@ -67,7 +67,8 @@ def numbers(
         "(docs/pixels/transfer.md); the "
         "[routers alone](docs/routers/transfer.md), beside the published recipe and without their parts.",
         "- How much the pixels prove depends on the images. prune70 with the pixel router against prune70 without: "
-        f"{told} ([measured](docs/pixels/router.md)); I-AUROC {changes[0]:+.1f}, P-AUROC {changes[1]:+.1f}, DTR {changes[2]:+.1f}, CMR {changes[3]:+.2f}.",
+        f"{told} ([measured](docs/pixels/router.md)); "
+        f"I-AUROC {changes[0]:+.1f}, P-AUROC {changes[1]:+.1f}, DTR {changes[2]:+.1f}, CMR {changes[3]:+.2f}.",
         f"- Speed: `{benchmark['settings']['command']}`, one image at a time on {machine['cores']} CPU cores, dense "
         "and pruned interleaved. [All numbers](docs/benchmark/default.md).",
         *_engine_line(engines, precisions),
