@@ -57,6 +57,7 @@ class Backbone(nn.Module):
         self.prefix: int = self.vit.num_prefix_tokens
         self.patch: tuple[int, int] = tuple(self.vit.patch_embed.patch_size)
         self.mean, self.std, self.antialias = mean, std, antialias
+        self.normalises = False  # whether the patch projection itself takes grey levels and normalises them
         self._resampled: dict[tuple[object, ...], Tensor] = {}
         self._mean: Tensor
         self._std: Tensor
@@ -80,6 +81,7 @@ class Backbone(nn.Module):
             alone = [self.embed_some(image[None], [index]).x for image, index in zip(images, live, strict=True)]
             return self.tokens_at(torch.cat(alone), torch.cat(list(live)), grid, tuple(len(index) for index in live))
         rows, columns = self.patch
+        images = 255 * images if self.normalises else images
         cut = images.unflatten(3, (grid[1], columns)).unflatten(2, (grid[0], rows)).permute(0, 2, 4, 1, 3, 5)
         patches = torch.cat([one.flatten(0, 1)[index].flatten(1) for one, index in zip(cut, live, strict=True)])
         return self.embed_patches(patches, torch.cat(list(live)), grid, tuple(len(index) for index in live))
@@ -88,7 +90,8 @@ class Backbone(nn.Module):
         """All tokens of `images`, (B, 3, H, W) in [0, 1], as they enter block 1."""
         grid = self.grid_of(*images.shape[-2:])
         vit = self.vit
-        pixels = ((images - self._mean) / self._std).to(vit.patch_embed.proj.weight.dtype)
+        pixels = 255 * images if self.normalises else (images - self._mean) / self._std
+        pixels = pixels.to(vit.patch_embed.proj.weight.dtype)
         x = vit.patch_embed(pixels).flatten(1, 2)
         prefix = [token.expand(len(x), -1, -1) for token in (vit.cls_token, vit.reg_token) if token is not None]
         positions = self.positions(grid)
@@ -106,15 +109,18 @@ class Backbone(nn.Module):
         """The tokens of some patches as they enter block 1, each as `embed` would give it.
 
         Args:
-            patches: (P, 3 * height * width) pixels in [0, 1], channel by channel, image after image.
+            patches: (P, 3 * height * width) pixels in [0, 1], or in grey levels where the projection `normalises`,
+                channel by channel, image after image.
             index: (P,) their places on the grid, ascending in each image.
             grid: Rows and columns of the whole grid.
             counts: Patches of each image; those of one image if None.
         """
         vit = self.vit
         weight = vit.patch_embed.proj.weight
-        pixels = (patches.unflatten(1, (3, -1)) - self._mean[:, :, 0]) / self._std[:, :, 0]
-        pixels = pixels.flatten(1).to(weight.dtype)
+        pixels = patches
+        if not self.normalises:
+            pixels = ((patches.unflatten(1, (3, -1)) - self._mean[:, :, 0]) / self._std[:, :, 0]).flatten(1)
+        pixels = pixels.to(weight.dtype)
         x = vit.patch_embed.norm(F.linear(pixels, weight.flatten(1), vit.patch_embed.proj.bias))
         prefix = [token[0] for token in (vit.cls_token, vit.reg_token) if token is not None]
         positions = self.positions(grid)
@@ -173,6 +179,10 @@ class Backbone(nn.Module):
                 antialias=self.antialias,
             )
         return self._resampled[key]
+
+    def forget_positions(self) -> None:
+        """Resample position embeddings anew when they are next asked for: they have changed."""
+        self._resampled.clear()
 
     def run(self, tokens: Tokens, first: int, last: int, presence: Tensor | None = None) -> Tokens:
         """The tokens after blocks `first` to `last`, counted from 1, both included.

@@ -18,6 +18,7 @@ from keepad.engines.detector import EngineDetector, patches_of, tail_name
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, EngineInfo, digest_of_file, write_description
 from keepad.engines.folding import folded
 from keepad.engines.integers import Feed, in_integers
+from keepad.engines.rounding import rounded, turned
 from keepad.engines.segments import Middle, Prefix, Segment, Tail
 from keepad.engines.sessions import open_session
 from keepad.errors import KeepADError
@@ -66,17 +67,24 @@ def export(
     (out / DESCRIPTION).unlink(missing_ok=True)
     for old in (path for name in segments_of(model) for path in out.glob(f"{name}.*")):
         old.unlink()  # of another engine, perhaps
-    network = folded(model.cpu())
-    feeds = _feeds(network, images) if precision == "int8" else {}
+    network = written = folded(model.cpu())
+    turn, feeds = None, dict[str, list[Feed]]()
+    if precision == "int8":
+        say(f"looking at {len(images)} images")
+        turn = turned(network)
+        written = rounded(network, lambda: _feeds(network, images, turn))
+        feeds = _feeds(network, images, turn)
+    exact = segments_of(network, turn)
     files: list[str] = []
     floating: list[str] = []
-    for name, segment in segments_of(network).items():
+    for name, segment in segments_of(written, turn).items():
         say(f"{name}: blocks to {engine}")
         with tempfile.TemporaryDirectory() as folder:
             graph = Path(folder) / f"{name}.onnx"
             try:
                 _to_onnx(segment, graph)
-                stayed = _convert(graph, out / f"{name}{SUFFIXES[engine]}", engine, precision, feeds.get(name, []), say)
+                target = out / f"{name}{SUFFIXES[engine]}"
+                stayed = _convert(graph, target, engine, precision, feeds.get(name, []), exact[name], say)
             except OSError as error:
                 raise KeepADError(f"{out} could not be written: {error.strerror or error}.") from error
         floating += stayed
@@ -110,10 +118,15 @@ def check_request(engine: str, precision: str, images: Sequence[ImageSource]) ->
         raise KeepADError("int8 needs source images to choose its scales by; name some with --calibrate.")
 
 
-def segments_of(model: KeepAD) -> dict[str, Segment]:
-    """The segments of all operating points, by name."""
+def segments_of(model: KeepAD, turn: torch.Tensor | None = None) -> dict[str, Segment]:
+    """The segments of all operating points, by name.
+
+    Args:
+        model: The detector.
+        turn: The rotation by which its first segment turns the tokens, if it does; see `rounding`.
+    """
     place = model.placement
-    found: dict[str, Segment] = {"prefix": Prefix(model), "middle": Middle(model)}
+    found: dict[str, Segment] = {"prefix": Prefix(model), "middle": Middle(model, turn)}
     for last in (place.exit, place.head_layers[-1]):
         found.setdefault(tail_name(place.exit, last), Tail(model, last))
     return found
@@ -173,15 +186,22 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _convert(graph: Path, target: Path, engine: str, precision: str, feeds: Sequence[Feed], say: Say) -> list[str]:
+def _convert(
+    graph: Path, target: Path, engine: str, precision: str, feeds: Sequence[Feed], exact: Segment, say: Say
+) -> list[str]:
     """Write the engine's file of an ONNX graph; what stayed in floating point although int8 was asked for."""
     name = target.stem
+
+    @torch.no_grad()
+    def right(feed: Feed) -> np.ndarray:
+        return exact(*(torch.from_numpy(feed[given]) for given in exact.inputs))[0].numpy()
+
     try:
         if precision != "int8":
             _write(_read(graph, engine), target, engine)
             return []
         with _quiet():
-            content, hurt = in_integers(graph, feeds, lambda kind: _read(graph, kind), engine)
+            content, hurt = in_integers(graph, feeds, lambda kind: _read(graph, kind), engine, right)
         _write(content, target, engine)
     except ImportError as error:
         raise KeepADError(f"{error.name} is not installed; `pip install keepad[export]` brings it.") from error
@@ -238,12 +258,14 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @torch.no_grad()
-def _feeds(model: KeepAD, images: Sequence[ImageSource]) -> dict[str, list[Feed]]:
+def _feeds(
+    model: KeepAD, images: Sequence[ImageSource], turn: torch.Tensor | None = None
+) -> dict[str, list[Feed]]:
     """What enters each segment when the images pass at the point that prunes most."""
     point = POINTS[CALIBRATION_POINT]
     assert point.shallow is not None
     assert point.deep is not None
-    named = segments_of(model)
+    named = segments_of(model, turn)
     found: dict[str, list[Feed]] = {name: [] for name in named}
     every = torch.arange(model.grid[0] * model.grid[1])
 

@@ -1,7 +1,8 @@
 """Folding: what multiplies activations by constants is multiplied into weights instead, before a network is exported.
 
-Engines pay for every pass over the tokens. LayerScale, the gain and shift of a norm, and the scale of attention are
-such passes, and each one stands beside a linear layer that can take it on. What the network computes does not change.
+Engines pay for every pass over the tokens. The normalisation of pixels, LayerScale, the gain and shift of a norm, and the
+scale of attention are such passes, and each one stands beside a linear layer that can take it on. What the network
+computes does not change.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from timm.layers.attention import Attention
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
+from keepad.backbone import Backbone
 from keepad.model import KeepAD
 
 
@@ -22,10 +24,23 @@ from keepad.model import KeepAD
 def folded(model: KeepAD) -> KeepAD:
     """A copy of the detector that computes the same with fewer operations; other blocks than plain ones stay."""
     model = copy.deepcopy(model)
+    _fold_normalisation(model.backbone)
     for block in model.backbone.vit.blocks:
         if type(block) is Block and type(block.attn) is Attention and type(block.mlp) is Mlp:
             _fold_block(block)
     return model
+
+
+def _fold_normalisation(backbone: Backbone) -> None:
+    """Let the patch projection take grey levels, which are whole numbers that eight bits hold."""
+    projection = backbone.vit.patch_embed.proj
+    mean, std = (torch.tensor(one, dtype=torch.float64).view(3, 1, 1) for one in (backbone.mean, backbone.std))
+    weight = projection.weight.double() / std
+    offset = -(weight * mean).sum((1, 2, 3))
+    bias = offset if projection.bias is None else projection.bias.double() + offset
+    projection.weight.copy_(weight / 255)
+    projection.bias = nn.Parameter(bias.to(projection.weight.dtype), requires_grad=False)
+    backbone.normalises = True
 
 
 def _fold_block(block: Any) -> None:

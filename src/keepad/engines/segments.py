@@ -63,22 +63,34 @@ class Prefix(Segment):
             mass: (n,) cells that share each of them.
         """
         model, shares = self.model, Shares(self._cells, place, mass)
-        tokens = model.backbone.embed_patches(patches.float() / 255, index, self._grid)
+        levels = patches.float()
+        pixels = levels if model.backbone.normalises else levels / 255
+        tokens = model.backbone.embed_patches(pixels, index, self._grid)
         tokens = model.backbone.run(replace(tokens, shares=(shares,)), 1, model.placement.shallow - 1)
         return tokens.x, model.shallow(tokens.patches(), self._cells, self._grid, shares, self._landmarks)
 
 
 class Middle(Segment):
-    """From the tokens that the shallow router kept to those that enter the deep one, their unlikeness and risk."""
+    """From the tokens that the shallow router kept to those that enter the deep one, their unlikeness and risk.
+
+    Args:
+        model: The detector that it is cut from.
+        turn: (C, C) the rotation by which its tokens come turned, if they do; see `rounding`.
+    """
 
     inputs = ("tokens", "index", "cells", "place", "mass")
     outputs = ("entering", "unlike", "risk")
+
+    def __init__(self, model: KeepAD, turn: Tensor | None = None) -> None:
+        super().__init__(model)
+        self._turn = turn
 
     def forward(
         self, x: Tensor, index: Tensor, cells: Tensor, place: Tensor, mass: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         model, shares = self.model, Shares(cells, place, mass)
         first, last = model.placement.shallow, model.placement.deep - 1
+        x = x if self._turn is None else x @ self._turn.T
         tokens = model.backbone.run(self.tokens(x, index, shares), first, last)
         unlike = self.unlikeness(tokens, shares)
         return tokens.x, unlike, model.risk(tokens.patches(), unlike, shares)

@@ -1,0 +1,248 @@
+"""Rounding: a network prepared for 8-bit integers, so that they lose little of it. What it computes does not change.
+
+Integers have one step for all channels that enter a product, so a few channels far above the others cost the rest their
+precision. Three things help, and none of them costs time in a pass:
+
+- The tokens before the shallow router are turned, once and for all, by a rotation that spreads every such channel over
+  all of them. Norms do not notice, because it leaves the mean of a token and its length as they were.
+- What enters a product is divided by the range of its channels, and the weights behind it are multiplied by that.
+- Weights are rounded one input channel after the other, and those that are still to come make up for what the rounding
+  of the ones before has made wrong on the images that were looked at (GPTQ).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from timm.layers import Mlp
+from torch import Tensor, nn
+
+from keepad.model import KeepAD
+
+_LEVELS = 127  # steps of a weight to each side of zero
+_FLOOR = 0.1  # of the widest channel: a narrower one is not widened further, it would only make its weights coarse
+_HEADROOM = 15  # how many times the depth of an activation's dip every channel is taken to reach
+_DAMPING = 0.01  # of the mean square of what enters, so that channels that never speak do not decide
+_COLUMNS = 128  # that are rounded before the others are told
+
+
+class Scale(nn.Module):
+    """Channels times constants.
+
+    Args:
+        factor: (C,) the constants.
+    """
+
+    def __init__(self, factor: Tensor) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(factor, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+@torch.no_grad()
+def turned(network: KeepAD) -> Tensor | None:
+    """The rotation, (C, C), by which the tokens that leave a folded network's first blocks are turned from now on.
+
+    They are turned back by its transpose. None where those blocks are of a kind that cannot be turned.
+    """
+    backbone, vit = network.backbone, network.backbone.vit
+    blocks = list(vit.blocks[: network.placement.shallow - 1])
+    plain = all(_is_plain(block) for block in blocks)
+    if not plain or not all(isinstance(part, nn.Identity) for part in (vit.norm_pre, vit.patch_embed.norm)):
+        return None
+    draw = torch.Generator().manual_seed(0)
+    turn = _rotation_of_tokens(backbone.width, draw)
+    weight = vit.patch_embed.proj.weight
+    _set(weight, (turn.T @ weight.flatten(1).double()).view_as(weight))
+    for row in (vit.patch_embed.proj.bias, vit.cls_token, vit.reg_token, vit.pos_embed):
+        if row is not None:
+            _set(row, row.double() @ turn)
+    backbone.forget_positions()
+    for block in blocks:
+        attn, mlp = block.attn, block.mlp
+        for reader in (attn.q_proj, attn.k_proj, attn.v_proj, mlp.fc1):
+            _set(reader.weight, reader.weight.double() @ turn)
+        for writer in (attn.proj, mlp.fc2):
+            _set(writer.weight, turn.T @ writer.weight.double())
+            if writer.bias is not None:
+                _set(writer.bias, writer.bias.double() @ turn)
+        _turn_values(attn, draw)
+    for selector in (network.shallow.query, network.shallow.key):
+        _set(selector.weight, selector.weight.double() @ turn)
+    return turn.float()
+
+
+@torch.no_grad()
+def rounded(network: KeepAD, look: Callable[[], object]) -> KeepAD:
+    """A copy of a folded network with weights that 8 bits can hold; it gets the ranges of its channels divided out.
+
+    Args:
+        network: The network. It still computes what it did.
+        look: Lets the network see images.
+    """
+    layers = [layer for block in network.backbone.vit.blocks if _is_plain(block) for layer in _layers_of(block)]
+    hooks = [layer.readers[0].register_forward_pre_hook(layer.see) for layer in layers]
+    try:
+        look()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    layers = [layer for layer in layers if layer.rows]
+    for layer in layers:
+        ranges = layer.ranges()
+        layer.divide(1 / ranges)
+        layer.squares = layer.squares / layer.rows / (ranges[:, None] * ranges)
+        for reader in layer.readers:
+            reader.weight.mul_(ranges)
+    squares = {id(reader): layer.squares for layer in layers for reader in layer.readers}
+    rounded = copy.deepcopy(network)
+    for ours, theirs in zip(network.modules(), rounded.modules(), strict=True):
+        if id(ours) in squares:
+            _set(cast(nn.Linear, theirs).weight, weights_on_steps(cast(nn.Linear, ours).weight, squares[id(ours)]))
+    return rounded
+
+
+@dataclass
+class _Layer:
+    """Linear layers that read the same, what has entered them, and who can divide its channels.
+
+    Attributes:
+        readers: The linear layers.
+        divide: Multiplies the channels that enter with constants, somewhere before.
+        dips: Whether an activation stands before, which is hardly ever below zero.
+        rows: Tokens that have entered.
+        high: (C,) largest value of each channel.
+        low: (C,) smallest.
+        squares: (C, C) sum of their products with each other.
+    """
+
+    readers: list[nn.Linear]
+    divide: Callable[[Tensor], None]
+    dips: bool = False
+    rows: int = 0
+    high: Tensor | None = None
+    low: Tensor | None = None
+    squares: Any = 0.0
+
+    def see(self, module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        x = given[0].flatten(0, -2)
+        high, low = x.amax(0), x.amin(0)
+        self.high = high if self.high is None else torch.maximum(self.high, high)
+        self.low = low if self.low is None else torch.minimum(self.low, low)
+        self.squares = self.squares + x.T @ x
+        self.rows += len(x)
+
+    def ranges(self) -> Tensor:
+        """(C,) by what to divide the channels."""
+        assert self.high is not None
+        assert self.low is not None
+        widest = torch.maximum(self.high, -self.low)
+        if self.dips:  # steps reach from the dip to the top: a channel that is always small must not deepen the dip
+            return self.high.clamp(min=max(_HEADROOM * float(-self.low.min()), 1e-3))
+        return widest.clamp(min=max(_FLOOR * float(widest.max()), 1e-6))
+
+
+def _layers_of(block: Any) -> Iterator[_Layer]:
+    attn, mlp = block.attn, block.mlp
+    if not isinstance(block.norm1, nn.LayerNorm) or attn.gate is not None:
+        return
+
+    def through_norm(name: str) -> Callable[[Tensor], None]:
+        def divide(factor: Tensor) -> None:
+            norm = getattr(block, name)
+            scaled = nn.LayerNorm(norm.normalized_shape, eps=norm.eps, bias=False)
+            scaled.weight.copy_(factor)
+            setattr(block, name, scaled.requires_grad_(False))
+
+        return divide
+
+    def through_values(factor: Tensor) -> None:
+        attn.v_proj.weight.mul_(factor[:, None])
+        if attn.v_proj.bias is not None:
+            attn.v_proj.bias.mul_(factor)
+
+    def through_hidden(factor: Tensor) -> None:
+        mlp.norm = Scale(factor)
+
+    yield _Layer([attn.proj], through_values)
+    yield _Layer([attn.q_proj, attn.k_proj, attn.v_proj], through_norm("norm1"))
+    yield _Layer([mlp.fc1], through_norm("norm2"))
+    yield _Layer([mlp.fc2], through_hidden, dips=True)
+
+
+def weights_on_steps(weight: Tensor, squares: Tensor) -> Tensor:
+    """Weights, (outputs, inputs), on 255 steps between plus and minus the largest of each output.
+
+    Args:
+        weight: The weights as they should be.
+        squares: (inputs, inputs) mean products of what enters.
+    """
+    left, squares = weight.double().clone(), squares.double().clone()
+    squares.diagonal().add_(_DAMPING * squares.diagonal().mean() + 1e-12)
+    order = squares.diagonal().argsort(descending=True)
+    left, squares = left[:, order], squares[order][:, order]
+    step = left.abs().amax(1, keepdim=True).clamp(min=1e-12) / _LEVELS
+    # The largest weight of an output stays where it is: whoever rounds again must find the same steps.
+    largest = torch.zeros_like(left, dtype=torch.bool).scatter_(1, left.abs().argmax(1, keepdim=True), True)
+    fixed = _LEVELS * step * left.sign()
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(squares))
+    factor = torch.linalg.cholesky(inverse, upper=True)
+    found = torch.empty_like(left)
+    for start in range(0, left.shape[1], _COLUMNS):
+        part = slice(start, min(start + _COLUMNS, left.shape[1]))
+        wrong = torch.empty_like(left[:, part])
+        for place, column in enumerate(range(part.start, part.stop)):
+            given = left[:, column : column + 1]
+            steps = (given / step).round().clamp(-_LEVELS, _LEVELS) * step
+            here = slice(column, column + 1)
+            found[:, here] = torch.where(largest[:, here], fixed[:, here], steps)
+            wrong[:, place : place + 1] = (given - found[:, here]) / factor[column, column]
+            left[:, column + 1 : part.stop] -= wrong[:, place : place + 1] @ factor[here, column + 1 : part.stop]
+        left[:, part.stop :] -= wrong @ factor[part, part.stop :]
+    return found[:, order.argsort()].to(weight.dtype)
+
+
+def _is_plain(block: Any) -> bool:
+    """Whether `folding` has made the block one of a plain norm and single linear layers."""
+    split = getattr(block.attn, "qkv", 0) is None and isinstance(getattr(block.attn, "q_proj", None), nn.Linear)
+    norms = (block.norm1, block.norm2) if split else ()
+    bare = all(isinstance(norm, nn.LayerNorm) and norm.weight is None for norm in norms)
+    return split and bare and type(block.mlp) is Mlp and isinstance(block.mlp.norm, nn.Identity)
+
+
+def _turn_values(attn: Any, draw: torch.Generator) -> None:
+    """Turn the values of each head, which attention only averages, and turn them back in the projection."""
+    if not isinstance(attn.norm, nn.Identity) or attn.v_proj.out_features != attn.proj.in_features:
+        return
+    for start in range(0, attn.proj.in_features, attn.head_dim):
+        rows = slice(start, start + attn.head_dim)
+        turn = _rotation(attn.head_dim, draw)
+        _set(attn.v_proj.weight[rows], turn @ attn.v_proj.weight[rows].double())
+        if attn.v_proj.bias is not None:
+            _set(attn.v_proj.bias[rows], turn @ attn.v_proj.bias[rows].double())
+        _set(attn.proj.weight[:, rows], attn.proj.weight[:, rows].double() @ turn.T)
+
+
+def _rotation_of_tokens(width: int, draw: torch.Generator) -> Tensor:
+    """(C, C) a random rotation that does not move the mean of the channels."""
+    basis = torch.randn(width, width, generator=draw, dtype=torch.float64)
+    basis[:, 0] = 1
+    basis = torch.linalg.qr(basis).Q  # its first direction is that mean
+    inner = torch.eye(width, dtype=torch.float64)
+    inner[1:, 1:] = _rotation(width - 1, draw)
+    return basis @ inner @ basis.T
+
+
+def _rotation(width: int, draw: torch.Generator) -> Tensor:
+    found = torch.linalg.qr(torch.randn(width, width, generator=draw, dtype=torch.float64))
+    return found.Q * found.R.diagonal().sign()
+
+
+def _set(parameter: Tensor, value: Tensor) -> None:
+    parameter.copy_(value.to(parameter.dtype))
