@@ -121,9 +121,9 @@ def main() -> None:
     }
 
     place = RECIPES["keepad"].placement(backbone.depth)
-    records = [one for one in json.loads(args.records.read_text())["records"] if one["batch"] == 1]
-    dense = next(one for one in records if one["point"] == "dense" and one["engine"] == "torch")
-    bounds = [_bound(one, backbone, place, best, dense["median_ms"], floating) for one in records]
+    records = json.loads(args.records.read_text())["records"]
+    dense = {one["batch"]: one["median_ms"] for one in records if one["point"] == "dense" and one["engine"] == "torch"}
+    bounds = [_bound(one, backbone, place, best, dense[one["batch"]], floating, copied) for one in records]
     content = {
         "command": command_line(["python", *sys.argv]),
         "threads": available_threads(),
@@ -144,8 +144,9 @@ def _bound(
     best: dict[str, dict[str, float]],
     dense: float,
     floating: Sequence[str],
+    copied: float,
 ) -> dict[str, Any]:
-    """Least milliseconds of a record's pass in each precision, and the ratios these would be."""
+    """Least milliseconds of a record's pass in each precision, the ratios these would be, and those of memory."""
     grid = 37 * 37
     entering = patches_entering(
         place,
@@ -166,7 +167,15 @@ def _bound(
         for precision in PRECISIONS
     }
     own = record["engine"].partition(":")[2] or "fp32"
+    width, wide = backbone.width, 4 if own == "fp32" else 2
+    blocks = backbone.vit.blocks[: len(entering)]
+    weights = {"fp32": 4, "bf16": 2, "int8": 1}[own] * sum(one.numel() for one in blocks.parameters())
+    # Tokens, queries, keys, values, what attention gives and four times as many hidden channels: written and read once.
+    moved = weights + sum((patches + backbone.prefix) * 2 * (2 + 3 + 1 + 4) * width * wide for patches in entering)
     return {
+        "batch": record["batch"],
+        "memory_mb": moved / 1e6,
+        "memory_ms": moved / copied / 1e6,
         "engine": record["engine"],
         "point": record["point"],
         "ms": record["median_ms"],
@@ -207,17 +216,19 @@ def to_markdown(content: dict[str, Any]) -> str:
         "",
         "Least time of a pass: its counted FLOPs at the best of these rates, with nothing lost to norms, activations,",
         "routing or memory. `share`: that time in the row's own precision over the measured one. `at most`: dense in",
-        "torch over the least time; in int8, attention, the embedding and the layers that integers hurt are bf16:",
-        f"{', '.join(content['floating'])}.",
+        "torch, of the same batch, over the least time; in int8, attention, the embedding and the layers that integers",
+        "hurt are bf16:",
+        f"{', '.join(content['floating']) or 'none'}. `memory`: what a pass writes and reads if everything between two",
+        "layers goes through memory once, and the time that takes at the rate of copying; caches hold much of it.",
         "",
-        "| engine | point | ms | x dense | share | at most, fp32 | at most, bf16 | at most, int8 |",
-        "|---|---|---|---|---|---|---|---|",
+        "| batch | engine | point | ms | x dense | share | at most, fp32 | at most, bf16 | at most, int8 | memory |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in content["bounds"]:
         ratios = [f"{one['largest_ratio'][kind]:.2f}" for kind in PRECISIONS]
         lines.append(
-            f"| {one['engine']} | {one['point']} | {one['ms']:.0f} | {one['ratio']:.2f} "
-            f"| {one['share']:.0%} | {' | '.join(ratios)} |"
+            f"| {one['batch']} | {one['engine']} | {one['point']} | {one['ms']:.0f} | {one['ratio']:.2f} "
+            f"| {one['share']:.0%} | {' | '.join(ratios)} | {one['memory_mb']:.0f} MB, {one['memory_ms']:.0f} ms |"
         )
     return "\n".join(lines) + "\n"
 

@@ -81,9 +81,7 @@ def test_a_network_with_a_norm_before_its_blocks_is_not_turned() -> None:
         assert torch.equal(value, before[name])
 
 
-def test_ranges_are_divided_out_of_a_network_that_computes_the_same(
-    network: KeepAD, images: list[np.ndarray]
-) -> None:
+def test_ranges_are_divided_out_of_a_network_that_computes_the_same(network: KeepAD, images: list[np.ndarray]) -> None:
     before = through(network, images)
     plain = copy.deepcopy(network)
     written = rounded(network, lambda: _feeds(network, images))

@@ -33,6 +33,8 @@ def load_engine(
     return EngineDetector(Path(folder), read_description(Path(folder)), operating_point(point), threads)
 
 
+SCORES = "scores"  # segment of the shallow router's scores, which is in single precision whatever the others are
+
 _Choices = dict[PixelBudget | None, Thinned | None]  # what the pixel router decided for one image, by its budget
 
 
@@ -83,7 +85,8 @@ class _Segments:
     def __call__(self, name: str) -> Session:
         if name not in self._open:
             info, path = self._info, self._folder / f"{name}{SUFFIXES[self._info.engine]}"
-            self._open[name] = open_session(info.engine, path, precision=info.precision, threads=self._threads)
+            precision = "fp32" if name == SCORES else info.precision
+            self._open[name] = open_session(info.engine, path, precision=precision, threads=self._threads)
         return self._open[name]
 
 
@@ -202,7 +205,8 @@ class EngineDetector(Detector):
             patches = patches_of(image, self.info.patch, index)
         rows = self.info.prefix + len(index)
         inputs = filled(self._multiple, rows, patches=patches, index=index, place=place, mass=mass)
-        x, scores = segments("prefix")(**inputs)
+        (x,) = segments("prefix")(**inputs)
+        (scores,) = segments(SCORES)(tokens=x, **inputs)
         return _Live(x[:rows], index, cells, place, mass), scores
 
     def _finish(

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from keepad.detector import ImageSource
-from keepad.engines.detector import EngineDetector, patches_of, tail_name
+from keepad.engines.detector import SCORES, EngineDetector, patches_of, tail_name
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, EngineInfo, digest_of_file, write_description
 from keepad.engines.folding import folded
 from keepad.engines.integers import Feed, in_integers
 from keepad.engines.rounding import rounded, turned
-from keepad.engines.segments import Middle, Prefix, Segment, Tail
+from keepad.engines.segments import Middle, Prefix, Scores, Segment, Tail
 from keepad.engines.sessions import open_session
 from keepad.errors import KeepADError
 from keepad.files import writable_folder
@@ -84,7 +84,8 @@ def export(
             try:
                 _to_onnx(segment, graph)
                 target = out / f"{name}{SUFFIXES[engine]}"
-                stayed = _convert(graph, target, engine, precision, feeds.get(name, []), exact[name], say)
+                kind = "fp32" if name == SCORES else precision
+                stayed = _convert(graph, target, engine, kind, feeds.get(name, []), exact[name], say)
             except OSError as error:
                 raise KeepADError(f"{out} could not be written: {error.strerror or error}.") from error
         floating += stayed
@@ -126,7 +127,7 @@ def segments_of(model: KeepAD, turn: torch.Tensor | None = None) -> dict[str, Se
         turn: The rotation by which its first segment turns the tokens, if it does; see `rounding`.
     """
     place = model.placement
-    found: dict[str, Segment] = {"prefix": Prefix(model), "middle": Middle(model, turn)}
+    found: dict[str, Segment] = {"prefix": Prefix(model), SCORES: Scores(model), "middle": Middle(model, turn)}
     for last in (place.exit, place.head_layers[-1]):
         found.setdefault(tail_name(place.exit, last), Tail(model, last))
     return found
@@ -157,18 +158,20 @@ def _example(segment: Segment) -> tuple[torch.Tensor, ...]:
     """Inputs of the right form; their number of tokens is no one's size, so that nothing takes it for a constant."""
     model, generator = segment.model, torch.Generator().manual_seed(0)
     cells = model.grid[0] * model.grid[1]
-    live = cells if isinstance(segment, Prefix) else cells - 3
+    live = cells if isinstance(segment, Prefix | Scores) else cells - 3
     count = cells - 5  # fewer tokens than cells: some are shared
-    index = torch.arange(count)
     place = torch.arange(live).clamp(max=count - 1)
-    mass = torch.bincount(place).float()
-    if isinstance(segment, Prefix):
-        width = 3 * model.backbone.patch[0] * model.backbone.patch[1]
-        pixels = torch.randint(0, 256, (count, width), generator=generator, dtype=torch.uint8)
-        return pixels, index, place, mass
-    x = torch.randn(count + model.backbone.prefix, model.backbone.width, generator=generator)
-    rest = () if isinstance(segment, Middle) else (torch.rand(live, generator=generator),)
-    return x, index, torch.arange(live), place, mass, *rest
+    width = 3 * model.backbone.patch[0] * model.backbone.patch[1]
+    every = {
+        "patches": torch.randint(0, 256, (count, width), generator=generator, dtype=torch.uint8),
+        "tokens": torch.randn(count + model.backbone.prefix, model.backbone.width, generator=generator),
+        "index": torch.arange(count),
+        "cells": torch.arange(live),
+        "place": place,
+        "mass": torch.bincount(place).float(),
+        "entry": torch.rand(live, generator=generator),
+    }
+    return tuple(every[name] for name in segment.inputs)
 
 
 @contextmanager
@@ -258,9 +261,7 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @torch.no_grad()
-def _feeds(
-    model: KeepAD, images: Sequence[ImageSource], turn: torch.Tensor | None = None
-) -> dict[str, list[Feed]]:
+def _feeds(model: KeepAD, images: Sequence[ImageSource], turn: torch.Tensor | None = None) -> dict[str, list[Feed]]:
     """What enters each segment when the images pass at the point that prunes most."""
     point = POINTS[CALIBRATION_POINT]
     assert point.shallow is not None
@@ -275,7 +276,9 @@ def _feeds(
 
     for image in images:
         patches = patches_of(to_input(read_image(image), model.image_size), model.backbone.patch)
-        x, scores = fed("prefix", torch.from_numpy(patches), every, every, torch.ones(len(every)))
+        mass = torch.ones(len(every))
+        (x,) = fed("prefix", torch.from_numpy(patches), every, mass)
+        (scores,) = fed(SCORES, x, every, mass)
         tokens = model.backbone.tokens_at(x, every, model.grid)
         tokens = tokens.gather([keep_shallow(scores, every, model.grid, point.shallow)])
         own = torch.arange(len(tokens.index))

@@ -14,7 +14,7 @@ from keepad.presets import Calibration, Placement, with_tuples
 
 DESCRIPTION = "engine.json"
 SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True)

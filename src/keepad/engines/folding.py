@@ -1,7 +1,7 @@
 """Folding: what multiplies activations by constants is multiplied into weights instead, before a network is exported.
 
-Engines pay for every pass over the tokens. The normalisation of pixels, LayerScale, the gain and shift of a norm, and the
-scale of attention are such passes, and each one stands beside a linear layer that can take it on. What the network
+Engines pay for every pass over the tokens. The normalisation of pixels, LayerScale, the gain and shift of a norm, and
+the scale of attention are such passes, and each one stands beside a linear layer that can take it on. What the network
 computes does not change.
 """
 

@@ -14,8 +14,8 @@ from keepad.engines.sessions import available_threads
 _SCOPES = "pkg.torch.onnx.name_scopes"  # under which torch writes the modules that a node comes from
 _LAYER = re.compile(r"\.blocks\.(\d+)\.(?:attn|mlp)\.(\w+)")
 # Squared error that integers may make in what a segment gives, relative to its spread. What the first one makes wrong
-# goes through all others and decides who stays: on source images nearly all that is wrong with a score came from there.
-_TOLERATED = {"prefix": 2e-3, "middle": 3e-3, "tail": 3e-3, "tail-whole": 3e-3}
+# goes through all others and decides who stays.
+_TOLERATED = {"prefix": 1e-3, "middle": 3e-3, "tail": 3e-3, "tail-whole": 3e-3}
 _LOOKED_AT = 12  # feeds that say so
 _MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")  # operations that a quantiser may stand before
 
@@ -47,7 +47,7 @@ def in_integers(
 def _parameters(engine: str) -> dict[str, Any]:
     import nncf
 
-    # Ranges of channels are divided out already, and weights would no longer lie on the steps that they were rounded to.
+    # Ranges are divided out already, and weights would no longer lie on the steps that they were rounded to.
     found: dict[str, Any] = {"smooth_quant_alphas": nncf.AdvancedSmoothQuantParameters(matmul=-1)}
     if engine == "onnx":  # its kernels for CPUs without VNNI add pairs of products in 16 bits, which 8 bits overflow
         found["overflow_fix"] = nncf.OverflowFix.ENABLE

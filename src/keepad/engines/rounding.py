@@ -5,7 +5,8 @@ precision. Three things help, and none of them costs time in a pass:
 
 - The tokens before the shallow router are turned, once and for all, by a rotation that spreads every such channel over
   all of them. Norms do not notice, because it leaves the mean of a token and its length as they were.
-- What enters a product is divided by the range of its channels, and the weights behind it are multiplied by that.
+- What enters a product is moved to the middle of its channels' ranges and divided by them, which the weights and biases
+  behind it undo.
 - Weights are rounded one input channel after the other, and those that are still to come make up for what the rounding
   of the ones before has made wrong on the images that were looked at (GPTQ).
 """
@@ -95,11 +96,15 @@ def rounded(network: KeepAD, look: Callable[[], object]) -> KeepAD:
             hook.remove()
     layers = [layer for layer in layers if layer.rows]
     for layer in layers:
-        ranges = layer.ranges()
-        layer.divide(1 / ranges)
-        layer.squares = layer.squares / layer.rows / (ranges[:, None] * ranges)
+        middle, reach = layer.middle_and_reach()
+        layer.move(middle, 1 / reach)
+        mean = layer.total / layer.rows
+        squares = layer.squares / layer.rows - torch.outer(mean, middle) - torch.outer(middle, mean)
+        layer.squares = (squares + torch.outer(middle, middle)) / torch.outer(reach, reach)
         for reader in layer.readers:
-            reader.weight.mul_(ranges)
+            moved = reader.weight @ middle
+            reader.bias = nn.Parameter(moved if reader.bias is None else reader.bias + moved, requires_grad=False)
+            reader.weight.mul_(reach)
     squares = {id(reader): layer.squares for layer in layers for reader in layer.readers}
     rounded = copy.deepcopy(network)
     for ours, theirs in zip(network.modules(), rounded.modules(), strict=True):
@@ -110,64 +115,65 @@ def rounded(network: KeepAD, look: Callable[[], object]) -> KeepAD:
 
 @dataclass
 class _Layer:
-    """Linear layers that read the same, what has entered them, and who can divide its channels.
+    """Linear layers that read the same, what has entered them, and who can move its channels.
 
     Attributes:
         readers: The linear layers.
-        divide: Multiplies the channels that enter with constants, somewhere before.
+        move: Takes constants from the channels that enter, then multiplies them with others, somewhere before.
         dips: Whether an activation stands before, which is hardly ever below zero.
         rows: Tokens that have entered.
         high: (C,) largest value of each channel.
         low: (C,) smallest.
+        total: (C,) their sum.
         squares: (C, C) sum of their products with each other.
     """
 
     readers: list[nn.Linear]
-    divide: Callable[[Tensor], None]
+    move: Callable[[Tensor, Tensor], None]
     dips: bool = False
     rows: int = 0
-    high: Tensor | None = None
-    low: Tensor | None = None
+    high: Any = -torch.inf
+    low: Any = torch.inf
+    total: Any = 0.0
     squares: Any = 0.0
 
     def see(self, module: nn.Module, given: tuple[Tensor, ...]) -> None:
         x = given[0].flatten(0, -2)
-        high, low = x.amax(0), x.amin(0)
-        self.high = high if self.high is None else torch.maximum(self.high, high)
-        self.low = low if self.low is None else torch.minimum(self.low, low)
+        self.high, self.low = x.amax(0).clamp(min=self.high), x.amin(0).clamp(max=self.low)
+        self.total = self.total + x.sum(0)
         self.squares = self.squares + x.T @ x
         self.rows += len(x)
 
-    def ranges(self) -> Tensor:
-        """(C,) by what to divide the channels."""
-        assert self.high is not None
-        assert self.low is not None
-        widest = torch.maximum(self.high, -self.low)
+    def middle_and_reach(self) -> tuple[Tensor, Tensor]:
+        """(C,) what to take from the channels, and by what to divide them then."""
         if self.dips:  # steps reach from the dip to the top: a channel that is always small must not deepen the dip
-            return self.high.clamp(min=max(_HEADROOM * float(-self.low.min()), 1e-3))
-        return widest.clamp(min=max(_FLOOR * float(widest.max()), 1e-6))
+            dip = float(-self.low.min())
+            return torch.zeros_like(self.high), self.high.clamp(min=max(_HEADROOM * dip, 1e-3))
+        reach = (self.high - self.low) / 2
+        return (self.high + self.low) / 2, reach.clamp(min=max(_FLOOR * float(reach.max()), 1e-6))
 
 
 def _layers_of(block: Any) -> Iterator[_Layer]:
     attn, mlp = block.attn, block.mlp
-    if not isinstance(block.norm1, nn.LayerNorm) or attn.gate is not None:
+    if attn.gate is not None:
         return
 
-    def through_norm(name: str) -> Callable[[Tensor], None]:
-        def divide(factor: Tensor) -> None:
+    def through_norm(name: str) -> Callable[[Tensor, Tensor], None]:
+        def move(middle: Tensor, factor: Tensor) -> None:
             norm = getattr(block, name)
-            scaled = nn.LayerNorm(norm.normalized_shape, eps=norm.eps, bias=False)
-            scaled.weight.copy_(factor)
-            setattr(block, name, scaled.requires_grad_(False))
+            moved = nn.LayerNorm(norm.normalized_shape, eps=norm.eps)
+            moved.weight.copy_(factor)
+            moved.bias.copy_(-middle * factor)
+            setattr(block, name, moved.requires_grad_(False))
 
-        return divide
+        return move
 
-    def through_values(factor: Tensor) -> None:
+    def through_values(middle: Tensor, factor: Tensor) -> None:  # attention averages them, so it moves with them
+        bias = -middle if attn.v_proj.bias is None else attn.v_proj.bias - middle
         attn.v_proj.weight.mul_(factor[:, None])
-        if attn.v_proj.bias is not None:
-            attn.v_proj.bias.mul_(factor)
+        attn.v_proj.bias = nn.Parameter(bias * factor, requires_grad=False)
 
-    def through_hidden(factor: Tensor) -> None:
+    def through_hidden(middle: Tensor, factor: Tensor) -> None:
         mlp.norm = Scale(factor)
 
     yield _Layer([attn.proj], through_values)

@@ -43,31 +43,53 @@ class Segment(nn.Module):
 
 
 class Prefix(Segment):
-    """From the pixels of the live patches to the tokens that enter the shallow router, and their scores there."""
+    """From the pixels of the live patches to the tokens that enter the shallow router."""
 
-    inputs = ("patches", "index", "place", "mass")
-    outputs = ("embedded", "scores")
+    inputs = ("patches", "index", "mass")
+    outputs = ("embedded",)
 
     def __init__(self, model: KeepAD) -> None:
         super().__init__(model)
         model.backbone.positions(self._grid)  # resampled now, or every engine would resample them its own way
         self._cells = torch.arange(self._grid[0] * self._grid[1])
-        self._landmarks = on_lattice(self._cells, self._grid).nonzero().squeeze(1)
 
-    def forward(self, patches: Tensor, index: Tensor, place: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, patches: Tensor, index: Tensor, mass: Tensor) -> tuple[Tensor]:
         """
         Args:
             patches: (n, 3 * height * width) uint8 pixels, channel by channel.
             index: (n,) their places on the grid, ascending.
-            place: (N,) which of them each cell of the grid has.
             mass: (n,) cells that share each of them.
         """
-        model, shares = self.model, Shares(self._cells, place, mass)
+        model = self.model
         levels = patches.float()
         pixels = levels if model.backbone.normalises else levels / 255
         tokens = model.backbone.embed_patches(pixels, index, self._grid)
-        tokens = model.backbone.run(replace(tokens, shares=(shares,)), 1, model.placement.shallow - 1)
-        return tokens.x, model.shallow(tokens.patches(), self._cells, self._grid, shares, self._landmarks)
+        tokens = replace(tokens, shares=(Shares(self._cells, self._cells, mass),))  # only the mass is asked for
+        return (model.backbone.run(tokens, 1, model.placement.shallow - 1).x,)
+
+
+class Scores(Segment):
+    """What the shallow router makes of its tokens. It decides between tokens that differ little, so it is computed in
+    single precision in every export, which costs next to nothing."""
+
+    inputs = ("tokens", "place", "mass")
+    outputs = ("scores",)
+
+    def __init__(self, model: KeepAD) -> None:
+        super().__init__(model)
+        self._cells = torch.arange(self._grid[0] * self._grid[1])
+        self._landmarks = on_lattice(self._cells, self._grid).nonzero().squeeze(1)
+
+    def forward(self, x: Tensor, place: Tensor, mass: Tensor) -> tuple[Tensor]:
+        """
+        Args:
+            x: (prefix + n, C) what the first segment gives.
+            place: (N,) which of the patches among them each cell of the grid has.
+            mass: (n,) cells that share each of them.
+        """
+        shares = Shares(self._cells, place, mass)
+        patches = x[self.model.backbone.prefix :]
+        return (self.model.shallow(patches, self._cells, self._grid, shares, self._landmarks),)
 
 
 class Middle(Segment):
