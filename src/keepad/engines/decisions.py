@@ -52,8 +52,17 @@ def keep_shallow(scores: np.ndarray, index: np.ndarray, grid: Grid, budget: Shal
 
 
 def _first_of_each(group: np.ndarray) -> np.ndarray:
-    """Where each group is met first."""
-    return np.unique(group, return_index=True)[1]
+    """Where each group is met first, by ascending group."""
+    first = np.full(group.max(initial=-1) + 1, -1)
+    first[group[::-1]] = np.arange(len(group))[::-1]  # of several the last one stays
+    return first[first >= 0]
+
+
+def numbered(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct ones of some small numbers, ascending, and which of these each one is."""
+    there = np.zeros(names.max(initial=-1) + 1, dtype=bool)
+    there[names] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[names]
 
 
 def keep_deep(risk: np.ndarray, index: np.ndarray, grid: Grid, budget: DeepBudget) -> tuple[np.ndarray, float]:
@@ -61,7 +70,8 @@ def keep_deep(risk: np.ndarray, index: np.ndarray, grid: Grid, budget: DeepBudge
     risk = risk.astype(np.float64)
     evidence = evidence_of(risk, budget.tail)
     target = token_budget(evidence, len(risk), budget)
-    _, member, count = np.unique(block_ids(index, grid, budget.block), return_inverse=True, return_counts=True)
+    _, member = numbered(block_ids(index, grid, budget.block))
+    count = np.bincount(member)
     order = np.argsort(-np.bincount(member, weights=risk) / count, kind="stable")
     joined = np.cumsum(count[order]) - count[order] < target  # tokens before this block do not suffice yet
     kept = np.zeros(len(count), dtype=bool)
@@ -141,15 +151,19 @@ def _nearest(survivors: np.ndarray, grid: Grid) -> np.ndarray:
     """Position of the nearest survivor of each cell: along every row first, then over the rows."""
     rows, columns = grid
     far = rows + columns  # a row without survivors lies farther away than any real one
-    row, column = np.arange(rows), np.arange(columns)
-    alive = np.isin(np.arange(rows * columns), survivors).reshape(grid)
-    left = np.maximum.accumulate(np.where(alive, column, -far), axis=1)
-    right = np.minimum.accumulate(np.where(alive, column, columns + far)[:, ::-1], axis=1)[:, ::-1]
+    # Half as wide as indices are wherever that holds the largest code: the passes over the codes are most of the cost.
+    whole = np.int32 if (columns + 2 * far) ** 2 * rows * columns < 2**31 else np.int64
+    row, column = np.arange(rows, dtype=whole), np.arange(columns, dtype=whole)
+    alive = np.zeros(rows * columns, dtype=bool)
+    alive[survivors] = True
+    alive = alive.reshape(grid)
+    left = np.maximum.accumulate(np.where(alive, column, whole(-far)), axis=1)
+    right = np.minimum.accumulate(np.where(alive, column, whole(columns + far))[:, ::-1], axis=1)[:, ::-1]
     closest = np.where(column - left <= right - column, left, right)  # (rows, columns): in each row, from each column
-    across = (closest - column) ** 2
     index = row[:, None] * columns + np.clip(closest, 0, columns - 1)
-    down = (row[:, None] - row) ** 2  # (row of the cell, row of the survivor)
-    code = (across[None] + down[:, :, None]) * (rows * columns) + index[None]  # (rows, rows, columns)
+    across = (closest - column) ** 2 * whole(rows * columns) + index
+    down = (row[:, None] - row) ** 2 * whole(rows * columns)  # (row of the cell, row of the survivor)
+    code = across[None] + down[:, :, None]  # (rows, rows, columns)
     place = np.empty(rows * columns, dtype=np.int64)
     place[survivors] = np.arange(len(survivors))
     return place[code.min(1).reshape(-1) % (rows * columns)]

@@ -11,7 +11,16 @@ from queue import SimpleQueue
 import numpy as np
 
 from keepad.detector import Detector, Finding, ImageSource, Stages
-from keepad.engines.decisions import Enlarger, Known, image_score, keep_deep, keep_shallow, recover, standardised
+from keepad.engines.decisions import (
+    Enlarger,
+    Known,
+    image_score,
+    keep_deep,
+    keep_shallow,
+    numbered,
+    recover,
+    standardised,
+)
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
 from keepad.engines.sessions import MULTIPLES, PACKAGES, Session, available_threads, open_session
 from keepad.errors import KeepADError
@@ -58,7 +67,7 @@ class _Live:
 
     def gather(self, keep: np.ndarray) -> _Live:
         """What the cells at these positions need, and the prefix."""
-        needed, place = np.unique(self.place[keep], return_inverse=True)
+        needed, place = numbered(self.place[keep])
         prefix = len(self.tokens) - len(self.index)
         rows = np.concatenate([np.arange(prefix), needed + prefix])
         mass = np.bincount(place, minlength=len(needed)).astype(np.float32)
