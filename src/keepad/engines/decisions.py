@@ -154,9 +154,8 @@ def _nearest(survivors: np.ndarray, grid: Grid) -> np.ndarray:
     # Half as wide as indices are wherever that holds the largest code: the passes over the codes are most of the cost.
     whole = np.int32 if (columns + 2 * far) ** 2 * rows * columns < 2**31 else np.int64
     row, column = np.arange(rows, dtype=whole), np.arange(columns, dtype=whole)
-    alive = np.zeros(rows * columns, dtype=bool)
-    alive[survivors] = True
-    alive = alive.reshape(grid)
+    alive = np.zeros(grid, dtype=bool)
+    alive.reshape(-1)[survivors] = True
     left = np.maximum.accumulate(np.where(alive, column, whole(-far)), axis=1)
     right = np.minimum.accumulate(np.where(alive, column, whole(columns + far))[:, ::-1], axis=1)[:, ::-1]
     closest = np.where(column - left <= right - column, left, right)  # (rows, columns): in each row, from each column
