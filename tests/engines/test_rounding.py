@@ -14,6 +14,7 @@ from keepad.backbone import build_backbone
 from keepad.engines.export import _feeds, segments_of
 from keepad.engines.folding import folded
 from keepad.engines.rounding import rounded, turned, weights_on_steps
+from keepad.errors import KeepADError
 from keepad.loading import with_fresh_parts
 from keepad.model import KeepAD
 from random_weights import lively
@@ -114,3 +115,8 @@ def test_channels_that_come_later_make_up_for_the_rounding_of_those_before() -> 
         return float((x @ (rounded - weight).T).square().mean())
 
     assert 0 < wrong(found) < 0.4 * wrong(on_nearest_steps(weight))
+
+
+def test_features_that_are_not_finite_are_told_of() -> None:
+    with pytest.raises(KeepADError, match="not finite"):
+        weights_on_steps(torch.ones(3, 4), torch.full((4, 4), torch.nan))

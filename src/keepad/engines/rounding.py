@@ -22,6 +22,7 @@ import torch
 from timm.layers import Mlp
 from torch import Tensor, nn
 
+from keepad.errors import KeepADError
 from keepad.model import KeepAD
 
 _LEVELS = 127  # steps of a weight to each side of zero
@@ -189,8 +190,7 @@ def weights_on_steps(weight: Tensor, squares: Tensor) -> Tensor:
         weight: The weights as they should be.
         squares: (inputs, inputs) mean products of what enters.
     """
-    left, squares = weight.double().clone(), squares.double().clone()
-    squares.diagonal().add_(_DAMPING * squares.diagonal().mean() + 1e-12)
+    left, squares = weight.double().clone(), _damped(squares.double())
     order = squares.diagonal().argsort(descending=True)
     left, squares = left[:, order], squares[order][:, order]
     step = left.abs().amax(1, keepdim=True).clamp(min=1e-12) / _LEVELS
@@ -212,6 +212,16 @@ def weights_on_steps(weight: Tensor, squares: Tensor) -> Tensor:
             left[:, column + 1 : part.stop] -= wrong[:, place : place + 1] @ factor[here, column + 1 : part.stop]
         left[:, part.stop :] -= wrong @ factor[part, part.stop :]
     return found[:, order.argsort()].to(weight.dtype)
+
+
+def _damped(squares: Tensor) -> Tensor:
+    """(C, C) with as much added to its diagonal as makes it positive definite; its sums have rounding errors."""
+    for power in range(6):
+        found = squares.clone()
+        found.diagonal().add_(_DAMPING * 10**power * squares.diagonal().abs().mean() + 1e-12)
+        if int(torch.linalg.cholesky_ex(found).info) == 0:
+            return found
+    raise KeepADError("the calibration images gave features that are not finite; the weights may be damaged.")
 
 
 def _is_plain(block: Any) -> bool:
