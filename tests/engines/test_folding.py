@@ -32,6 +32,10 @@ def test_every_block_of_the_folded_network_gives_the_same(name: str) -> None:
     with torch.inference_mode():
         tokens = model.backbone.embed(images)
         other = folded(model)
+        torch.testing.assert_close(other.backbone.embed(images).x, tokens.x, rtol=1e-4, atol=1e-4)
+        some = [torch.tensor([0, 5, 7]), torch.tensor([2])]
+        theirs, ours = (one.backbone.embed_some(images, some) for one in (other, model))
+        torch.testing.assert_close(theirs.x, ours.x, rtol=1e-4, atol=1e-4)
         for layer in range(1, model.backbone.depth + 1):
             ours, theirs = model.backbone.run(tokens, layer, layer), other.backbone.run(tokens, layer, layer)
             torch.testing.assert_close(theirs.x, ours.x, rtol=1e-4, atol=1e-4)

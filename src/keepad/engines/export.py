@@ -196,21 +196,23 @@ def _convert(
     name = target.stem
 
     @torch.no_grad()
-    def right(feed: Feed) -> np.ndarray:
-        return exact(*(torch.from_numpy(feed[given]) for given in exact.inputs))[0].numpy()
+    def right(feed: Feed) -> list[np.ndarray]:
+        return [one.numpy() for one in exact(*(torch.from_numpy(feed[given]) for given in exact.inputs))]
 
     try:
         if precision != "int8":
             _write(_read(graph, engine), target, engine)
             return []
         with _quiet():
-            content, hurt = in_integers(graph, feeds, lambda kind: _read(graph, kind), engine, right)
+            content, hurt = in_integers(
+                graph, feeds, lambda kind: _read(graph, kind), engine, lambda feed: right(feed)[0]
+            )
         _write(content, target, engine)
     except ImportError as error:
         raise KeepADError(f"{error.name} is not installed; `pip install keepad[export]` brings it.") from error
     if hurt:
         say(f"{name}: integers hurt {', '.join(hurt)}, which stay in floating point")
-    alike = _likeness(graph, target, engine, feeds)
+    alike = _likeness(right, target, engine, feeds)
     say(f"{name}: cosine of int8 to float {alike:.4f}")
     if alike >= _WORST_LIKENESS:
         return [f"{name} {layer}" for layer in hurt]
@@ -241,17 +243,10 @@ def _write(content: Any, target: Path, engine: str) -> None:
         openvino.save_model(content, str(target), compress_to_fp16=False)
 
 
-def _likeness(graph: Path, target: Path, engine: str, feeds: Sequence[Feed]) -> float:
-    """Smallest mean cosine between the outputs of the float graph and those of the written file."""
-    float_file = graph if engine == "onnx" else graph.with_suffix(".float.xml")
-    if engine != "onnx":
-        _write(_read(graph, engine), float_file, engine)
-    files = {"fp32": float_file, "int8": target}
-    sessions = [open_session(engine, path, precision=name, threads=None) for name, path in files.items()]
-    alike: list[list[float]] = []
-    for feed in feeds[:_COMPARED]:
-        ours, theirs = (session(**feed) for session in sessions)
-        alike.append([_cosine(a, b) for a, b in zip(ours, theirs, strict=True)])
+def _likeness(exact: Callable[[Feed], list[np.ndarray]], target: Path, engine: str, feeds: Sequence[Feed]) -> float:
+    """Smallest mean cosine between the outputs as they should be and those of the written file."""
+    session = open_session(engine, target, precision="int8", threads=None)
+    alike = [[_cosine(a, b) for a, b in zip(exact(feed), session(**feed), strict=True)] for feed in feeds[:_COMPARED]]
     return float(np.mean(alike, axis=0).min())
 
 

@@ -1,10 +1,11 @@
 """Rounding: a network prepared for 8-bit integers, so that they lose little of it. What it computes does not change.
 
 Integers have one step for all channels that enter a product, so a few channels far above the others cost the rest their
-precision. Three things help, and none of them costs time in a pass:
+precision. Three things help, and cost a pass next to nothing:
 
 - The tokens before the shallow router are turned, once and for all, by a rotation that spreads every such channel over
-  all of them. Norms do not notice, because it leaves the mean of a token and its length as they were.
+  all of them. Norms do not notice, because it leaves the mean of a token and its length as they were. The few tokens
+  that the router keeps are turned back.
 - What enters a product is moved to the middle of its channels' ranges and divided by them, which the weights and biases
   behind it undo.
 - Weights are rounded one input channel after the other, and those that are still to come make up for what the rounding
@@ -107,11 +108,11 @@ def rounded(network: KeepAD, look: Callable[[], object]) -> KeepAD:
             reader.bias = nn.Parameter(moved if reader.bias is None else reader.bias + moved, requires_grad=False)
             reader.weight.mul_(reach)
     squares = {id(reader): layer.squares for layer in layers for reader in layer.readers}
-    rounded = copy.deepcopy(network)
-    for ours, theirs in zip(network.modules(), rounded.modules(), strict=True):
+    written = copy.deepcopy(network)
+    for ours, theirs in zip(network.modules(), written.modules(), strict=True):
         if id(ours) in squares:
             _set(cast(nn.Linear, theirs).weight, weights_on_steps(cast(nn.Linear, ours).weight, squares[id(ours)]))
-    return rounded
+    return written
 
 
 @dataclass
@@ -156,8 +157,6 @@ class _Layer:
 
 def _layers_of(block: Any) -> Iterator[_Layer]:
     attn, mlp = block.attn, block.mlp
-    if attn.gate is not None:
-        return
 
     def through_norm(name: str) -> Callable[[Tensor, Tensor], None]:
         def move(middle: Tensor, factor: Tensor) -> None:
@@ -225,17 +224,16 @@ def _damped(squares: Tensor) -> Tensor:
 
 
 def _is_plain(block: Any) -> bool:
-    """Whether `folding` has made the block one of a plain norm and single linear layers."""
-    split = getattr(block.attn, "qkv", 0) is None and isinstance(getattr(block.attn, "q_proj", None), nn.Linear)
-    norms = (block.norm1, block.norm2) if split else ()
-    bare = all(isinstance(norm, nn.LayerNorm) and norm.weight is None for norm in norms)
-    return split and bare and type(block.mlp) is Mlp and isinstance(block.mlp.norm, nn.Identity)
+    """Whether `folding` has left nothing but linear layers between the norms, attention and the activation."""
+    attn = block.attn
+    if getattr(attn, "q_proj", None) is None or type(block.mlp) is not Mlp:
+        return False
+    bare = all(isinstance(norm, nn.LayerNorm) and norm.weight is None for norm in (block.norm1, block.norm2))
+    return bare and all(isinstance(part, nn.Identity) for part in (attn.norm, block.mlp.norm))
 
 
 def _turn_values(attn: Any, draw: torch.Generator) -> None:
     """Turn the values of each head, which attention only averages, and turn them back in the projection."""
-    if not isinstance(attn.norm, nn.Identity) or attn.v_proj.out_features != attn.proj.in_features:
-        return
     for start in range(0, attn.proj.in_features, attn.head_dim):
         rows = slice(start, start + attn.head_dim)
         turn = _rotation(attn.head_dim, draw)
