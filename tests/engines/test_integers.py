@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import openvino
 import pytest
 import torch
+from openvino import Type, opset13
 
 from keepad.engines import integers
 from keepad.engines.export import _feeds, _read, _to_onnx, segments_of
@@ -63,6 +65,26 @@ def _has_quantiser(model, name: str) -> bool:
         if one.get_type_name() == "MatMul" and one.get_friendly_name().partition("/")[0] == name
     )
     return product.input_value(0).get_node().get_type_name() == "FakeQuantize"
+
+
+def test_bytes_are_multiplied_as_they_are():
+    draw = np.random.default_rng(0)
+    levels = draw.integers(0, 256, (7, 12), dtype=np.uint8)
+    steps = draw.random((5, 1)).astype(np.float32)
+    weights = draw.integers(-63, 64, (5, 12)).astype(np.float32)
+    weights[:, 3] = 63  # an output's largest weight is its last step, as `rounding` leaves it
+    given = opset13.parameter([-1, 12], np.uint8)
+    product = opset13.matmul(opset13.convert(given, np.float32), opset13.constant(weights * steps), False, True)
+    model = openvino.Model([product], [given])
+    integers._multiply_bytes(model)
+    assert "FakeQuantize" in {one.get_type_name() for one in model.get_ordered_ops()}
+    assert weights.size in {one.get_data().size for one in _constants(model) if one.get_element_type() == Type.i8}
+    (found,) = openvino.Core().compile_model(model, "CPU")([levels]).values()
+    np.testing.assert_allclose(found, levels.astype(np.float32) @ (weights * steps).T, rtol=1e-5, atol=1e-3)
+
+
+def _constants(model) -> list:
+    return [one for one in model.get_ordered_ops() if one.get_type_name() == "Constant"]
 
 
 def test_layers_are_given_back_worst_first_until_little_is_wrong():

@@ -85,7 +85,7 @@ def test_a_network_with_a_norm_before_its_blocks_is_not_turned() -> None:
 def test_ranges_are_divided_out_of_a_network_that_computes_the_same(network: KeepAD, images: list[np.ndarray]) -> None:
     before = through(network, images)
     plain = copy.deepcopy(network)
-    written = rounded(network, lambda: _feeds(network, images))
+    written = rounded(network, lambda: patches_of_all(network, images))
     for ours, theirs in zip(before, through(network, images), strict=True):
         np.testing.assert_allclose(theirs, ours, atol=1e-4)
     block, was = network.backbone.vit.blocks[0], plain.backbone.vit.blocks[0]
@@ -97,10 +97,34 @@ def test_ranges_are_divided_out_of_a_network_that_computes_the_same(network: Kee
     assert torch.equal(written.head.patch, network.head.patch)
 
 
-def on_nearest_steps(weight: Tensor) -> Tensor:
+def patches_of_all(network: KeepAD, images: list[np.ndarray]) -> list[np.ndarray]:
+    return [feed["patches"] for feed in _feeds(network, images)["prefix"]]
+
+
+def on_nearest_steps(weight: Tensor, levels: int = 127) -> Tensor:
     """Plain rounding, as whoever quantises the written network will do it."""
-    step = weight.abs().amax(1, keepdim=True) / 127
+    step = weight.abs().amax(1, keepdim=True) / levels
     return (weight / step).round() * step
+
+
+def test_the_patch_projection_has_few_steps_and_still_reads_pixels_well(network: KeepAD) -> None:
+    draw = np.random.default_rng(1)
+    coarse = [draw.integers(20, 236, (5, 11, 3), dtype=np.uint8) for _ in range(4)]
+    smooth = [np.kron(one, np.ones((28, 14, 1), dtype=np.uint8)) + draw.integers(0, 6, (140, 154, 3)) for one in coarse]
+    images = [one.astype(np.uint8) for one in smooth]
+    before = network.backbone.vit.patch_embed.proj
+    weight, bias = before.weight.detach().flatten(1).clone(), before.bias.detach().clone()
+    after = rounded(network, lambda: patches_of_all(network, images[:3])).backbone.vit.patch_embed.proj
+    found = after.weight.flatten(1)
+    torch.testing.assert_close(on_nearest_steps(found, 63), found)
+    seen = torch.from_numpy(patches_of_all(network, images[3:])[0]).float()  # another image than those looked at
+    right = seen @ weight.T + bias
+
+    def wrong(ours: Tensor, offset: Tensor) -> float:
+        return float((seen @ ours.T + offset - right).square().mean())
+
+    assert 0 < wrong(found, after.bias) < 0.2 * wrong(on_nearest_steps(weight, 127), bias)
+    assert torch.equal(before.weight.flatten(1), weight)  # the network itself still computes what it did
 
 
 def test_channels_that_come_later_make_up_for_the_rounding_of_those_before() -> None:

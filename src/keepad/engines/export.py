@@ -72,7 +72,7 @@ def export(
     if precision == "int8":
         say(f"looking at {len(images)} images")
         turn = turned(network)
-        written = rounded(network, lambda: _feeds(network, images, turn))
+        written = rounded(network, lambda: [feed["patches"] for feed in _feeds(network, images, turn)["prefix"]])
         feeds = _feeds(network, images, turn)
     exact = segments_of(network, turn)
     files: list[str] = []

@@ -15,6 +15,7 @@ from keepad.presets import Calibration, Placement, with_tuples
 DESCRIPTION = "engine.json"
 SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
 FORMAT = 5
+EDITION = 2  # raised when exports are written otherwise though older ones still run: the cache makes them anew
 
 
 @dataclass(frozen=True)

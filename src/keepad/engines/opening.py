@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from keepad.detector import Detector, ImageSource
 from keepad.engines.detector import load_engine
-from keepad.engines.folder import FORMAT, is_exported, read_description
+from keepad.engines.folder import EDITION, FORMAT, is_exported, read_description
 from keepad.errors import KeepADError
 from keepad.presets import OperatingPoint
 
@@ -71,7 +71,7 @@ def exported(model: KeepAD, engine: str, precision: str, *, say: Say, images: Se
     from keepad.backbone.weights import cache_folder
     from keepad.engines.export import export
 
-    told = [FORMAT, model.digests(), model.name, model.image_size]
+    told = [FORMAT, EDITION, model.digests(), model.name, model.image_size]
     key = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
     folder = cache_folder() / "engines" / f"{key.hexdigest()[:16]}-{engine}-{precision}"
     if not is_exported(folder):
