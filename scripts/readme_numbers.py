@@ -86,9 +86,10 @@ def _engine_line(engines: dict[str, Any], precisions: dict[str, Any]) -> list[st
     )
     engine, _, precision = best["engine"].partition(":")
     name = f"{engine} {precision or 'fp32'}"
+    plain = [{who: next(iter(views.values())) for who, views in rows.items()} for rows in precisions.values()]
     changes = [
         " / ".join(f"{100 * (rows[name][key] - rows['torch fp32'][key]):+.1f}" for key in ("image", "pixel"))
-        for rows in precisions.values()
+        for rows in plain
     ]
     return [
         f"- Without torch: prune70 in {name} is {best['ratio_to_dense']:.2f} times as fast as dense in torch on images "
