@@ -60,7 +60,7 @@ class Judged:
     off: bool = False
 
     def measure(self, samples: list[Sample], view: str, point: OperatingPoint, title: str) -> dict[str, Any]:
-        """Rows and pixel AUROC of a class, as `Bench` has them."""
+        """Rows and pixel AUROC of a class, as `compare_routers` has them."""
         grid, size = self.detector.grid, self.detector.image_size
         pixels, rows, cells, draw = PixelMetrics(), [], grid[0] * grid[1], np.random.default_rng(0)
         with progress(title, len(samples)) as advance:

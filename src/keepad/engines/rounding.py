@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from keepad.errors import KeepADError
 from keepad.model import KeepAD
 
-LEVELS = 127  # steps of a weight to each side of zero
+_LEVELS = 127  # steps of a weight to each side of zero
 LEVELS_BESIDE_BYTES = 63  # where whole bytes enter: CPUs without VNNI add two products in 16 bits
 _FLOOR = 0.1  # of the widest channel: a narrower one is not widened further, it would only make its weights coarse
 _HEADROOM = 15  # how many times the depth of an activation's dip every channel is taken to reach
@@ -199,7 +199,7 @@ def _layers_of(block: Any) -> Iterator[_Layer]:
     yield _Layer([mlp.fc2], through_hidden, dips=True)
 
 
-def weights_on_steps(weight: Tensor, squares: Tensor, levels: int = LEVELS) -> Tensor:
+def weights_on_steps(weight: Tensor, squares: Tensor, levels: int = _LEVELS) -> Tensor:
     """Weights, (outputs, inputs), on steps between plus and minus the largest of each output.
 
     Args:
