@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from keepad.backbone import Backbone
-from keepad.command import command_line
+from keepad.console import command_line
 from keepad.loading import load
 
 STAGES = {"before": (1, 3, 1369, 1), "between": (4, 5, 411, 40), "after": (6, 9, 240, 40)}  # tokens, and their spread

@@ -16,12 +16,11 @@ from typing import Any
 
 import torch
 
-from keepad.benchmark import Pictures, TorchRunner, measure, pictures
-from keepad.command import command_line
-from keepad.console import progress
+from keepad.benchmark.timing import Pictures, TorchRunner, measure, pictures
+from keepad.console import command_line, progress
 from keepad.engines.sessions import available_threads
 from keepad.loading import load
-from keepad.model import KeepAD
+from keepad.network import KeepAD
 from keepad.presets import operating_point
 
 SIDES = (308, 392, 518, 700, 854, 1036)

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from keepad.command import command_line
+from keepad.console import command_line
 from keepad.demo import demo_images
 from keepad.engines.opening import open_detector
 from keepad.images import read_image
-from keepad.run import run_folder
+from keepad.output.folder import run_folder
 
 GOAL = 1.15
 WIDTH = 900

@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from keepad.benchmark import TURN, TorchRunner, _timed_pass, pictures, schedule
-from keepad.command import command_line
-from keepad.console import progress
+from keepad.benchmark.timing import TURN, TorchRunner, _timed_pass, pictures, schedule
+from keepad.console import command_line, progress
 from keepad.detector import Stages
 from keepad.loading import load
 from keepad.presets import with_pixel_router

@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from openvino import opset13
 
 from keepad.backbone import DEFAULT_BACKBONE, build_backbone
-from keepad.command import command_line
+from keepad.benchmark.flops import backbone_flops, patches_entering, shape_of
+from keepad.console import command_line
 from keepad.engines.folder import read_description
 from keepad.engines.sessions import available_threads
-from keepad.flops import backbone_flops, patches_entering, shape_of
 from keepad.presets import Placement
 from keepad.training.recipe import RECIPES
 

@@ -26,17 +26,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import keepad.model
 import numpy as np
 import torch
 
-import keepad.model
 from keepad.backbone import DEFAULT_BACKBONE
-from keepad.benchmark import Plan, pictures, schedule
+from keepad.benchmark.timing import Plan, pictures, schedule
 from keepad.checkpoint import bundled_checkpoints
-from keepad.command import command_line
+from keepad.console import command_line
 from keepad.images import to_input
 from keepad.loading import load, untrained
-from keepad.model import KeepAD, Stages
+from keepad.network import KeepAD, Stages
 from keepad.presets import POINTS, OperatingPoint
 from keepad.tokens import Tokens
 

@@ -25,11 +25,11 @@ from keepad.console import progress
 from keepad.data import Sample, read_dataset
 from keepad.loading import assemble
 from keepad.metrics import PixelMetrics, auroc
-from keepad.model import Evidence, KeepAD
+from keepad.network import Evidence, KeepAD
 from keepad.presets import POINTS
 from keepad.tokens import Tokens
-from keepad.training.cache import FeatureCache
-from keepad.training.source import Source, fill, gather, masks_of
+from keepad.training.dataset import Source, fill, gather, masks_of
+from keepad.training.feature_cache import FeatureCache
 
 
 def main() -> None:
@@ -106,7 +106,7 @@ def judged(model: KeepAD, source: Source, place: int, cache: FeatureCache) -> tu
         if layer in model.placement.head_layers:
             model.read(layer, tokens, evidence)
         else:
-            evidence.entry = model.unlikeness(tokens)
+            evidence.entry = model.dissimilarity(tokens)
     ((score, _, pixels),) = model.judge(evidence, [index], source.grid, POINTS["dense"], model.image_size)
     return float(score), pixels.numpy()
 

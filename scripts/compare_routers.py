@@ -31,11 +31,11 @@ from keepad.data import Sample, read_dataset
 from keepad.images import read_image, to_input
 from keepad.loading import assemble
 from keepad.metrics import PixelMetrics, Survival, auroc
-from keepad.model import KeepAD
-from keepad.pixels import thin
+from keepad.network import KeepAD
 from keepad.presets import POINTS, OperatingPoint, ShallowBudget, with_pixel_router
-from keepad.training.cache import FeatureCache
-from keepad.training.source import fill, gather, masks_of
+from keepad.routing.pixel import route_pixels
+from keepad.training.dataset import fill, gather, masks_of
+from keepad.training.feature_cache import FeatureCache
 
 SIZES = ("1-4", "5-16", ">16")
 PUBLISHED = ("paper30", "paper50", "paper70")
@@ -121,7 +121,7 @@ class Bench:
     def _whole(self, image: np.ndarray, point: OperatingPoint) -> bool:
         """Whether the pixel router drops nothing of an image, which then passes as if it were not there."""
         assert point.pixels is not None
-        return thin(image, self.backbone.patch, point.pixels).whole
+        return route_pixels(image, self.backbone.patch, point.pixels).whole
 
     @torch.inference_mode()
     def _measured(

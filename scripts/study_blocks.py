@@ -16,12 +16,12 @@ import numpy as np
 from compare_routers import MASKED
 
 from keepad.backbone import DEFAULT_BACKBONE, build_backbone
+from keepad.benchmark.flops import backbone_flops, shape_of
 from keepad.data import Sample, load_mask, read_dataset
-from keepad.flops import backbone_flops, shape_of
 from keepad.images import read_image, to_input
 from keepad.metrics import defect_tokens
-from keepad.pixels import Thinned, thin
 from keepad.presets import PIXELS, PixelBudget
+from keepad.routing.pixel import PixelRouting, route_pixels
 
 FORMS = (
     PixelBudget(((2, 20),)),
@@ -41,11 +41,11 @@ def looked_at(samples: Sequence[Sample], size: tuple[int, int], patch: tuple[int
         mask = load_mask(sample, size) if sample.label else np.zeros(size, dtype=bool)
         defect = np.flatnonzero(defect_tokens(mask, grid))
         for rows, form in zip(found, FORMS, strict=True):
-            rows.append(_row(thin(image, patch, form), defect))
+            rows.append(_row(route_pixels(image, patch, form), defect))
     return found
 
 
-def _row(thinned: Thinned, defect: np.ndarray) -> list[float]:
+def _row(thinned: PixelRouting, defect: np.ndarray) -> list[float]:
     left = np.isin(defect, thinned.index)
     return [len(thinned.index), left.mean() if len(defect) else np.nan, float(len(defect) > 0 and not left.any())]
 

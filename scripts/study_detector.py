@@ -28,10 +28,10 @@ from keepad.checkpoint import read_checkpoint
 from keepad.console import progress
 from keepad.data import read_dataset
 from keepad.presets import Calibration, Placement, Reading
-from keepad.training.cache import FeatureCache
 from keepad.training.calibration import HeldOut, Validation, calibrate, level_readings, validate
+from keepad.training.dataset import Source, fill, folds_of, gather
+from keepad.training.feature_cache import FeatureCache
 from keepad.training.losses import dice, focal, label_entropy
-from keepad.training.source import Source, fill, folds_of, gather
 
 DIRECTIONS = {"M2I": (["mvtec"], ["mpdd", "dagm", "mtd", "ksdd"]), "I2M": (["mpdd", "dagm", "mtd", "ksdd"], ["mvtec"])}
 LAYERS = (6, 8, 9, 11, 12)
@@ -55,10 +55,10 @@ class Variant:
         augmented: Whether half of the samples are views.
         epochs: Passes over the source.
         level: Equal spread of evidence instead of one temperature.
-        unlike: Weight of unlikeness.
-        entry: Weight of unlikeness where tokens enter the deep router.
+        unlike: Weight of dissimilarity.
+        entry: Weight of dissimilarity where tokens enter the deep router.
         centre: Evidence that becomes a response of one half.
-        prototypes: Whether prototypes count; without them unlikeness is alone.
+        prototypes: Whether prototypes count; without them dissimilarity is alone.
         top: Share of patches that make the image score.
     """
 
@@ -95,7 +95,7 @@ PAPER = Variant("published form: layers 6 8 9 11 12")
 THREE = Variant("layers 6 8 9", layers=(6, 8, 9))
 LEVEL = replace(THREE, name="layers 6 8 9, equal spread", level=True)
 SPLIT = replace(
-    LEVEL, name="6 8 9, equal spread + 0.5 unlikeness + 0.5 at layer 5, top 1 %", unlike=0.5, entry=0.5, top=0.01
+    LEVEL, name="6 8 9, equal spread + 0.5 dissimilarity + 0.5 at layer 5, top 1 %", unlike=0.5, entry=0.5, top=0.01
 )
 VARIANTS = (
     PAPER,
@@ -111,17 +111,17 @@ VARIANTS = (
     replace(THREE, name="6 8 9, GELU bottleneck of 16", hidden=16),
     replace(THREE, name="6 8 9, collage and crop", augmented=True),
     LEVEL,
-    replace(LEVEL, name="6 8 9, unlikeness alone", prototypes=False, unlike=1.0),
-    *(replace(LEVEL, name=f"6 8 9, equal spread + {w:g} unlikeness", unlike=w) for w in (0.5, 1.0, 2.0)),
-    replace(LEVEL, name="6 8 9, equal spread + 1 unlikeness, top 1 %", unlike=1.0, top=0.01),
-    replace(LEVEL, name="6 8 9, equal spread + 1 unlikeness, collage and crop", unlike=1.0, augmented=True),
+    replace(LEVEL, name="6 8 9, dissimilarity alone", prototypes=False, unlike=1.0),
+    *(replace(LEVEL, name=f"6 8 9, equal spread + {w:g} dissimilarity", unlike=w) for w in (0.5, 1.0, 2.0)),
+    replace(LEVEL, name="6 8 9, equal spread + 1 dissimilarity, top 1 %", unlike=1.0, top=0.01),
+    replace(LEVEL, name="6 8 9, equal spread + 1 dissimilarity, collage and crop", unlike=1.0, augmented=True),
     SPLIT,
     *(replace(SPLIT, name=f"the same, centred at {c:g}", centre=c) for c in (2.0, 4.0, 6.0)),
 )
 
 
 class Bank(torch.nn.Module):
-    """Heads of one variant that train side by side, as in keepad.training.bank, with what only this study needs."""
+    """Heads of one variant that train side by side, as in keepad.training.head_bank, with what this study needs."""
 
     def __init__(self, variant: Variant, heads: int, width: int) -> None:
         super().__init__()
@@ -447,15 +447,15 @@ def others(checkpoints: Sequence[Path]) -> list[str]:
 
 
 def unlikeness_of(source: Source, cache: FeatureCache, variants: Sequence[Variant]) -> dict[int, Tensor]:
-    """(images, N) unlikeness in every layer where any of the variants reads it."""
+    """(images, N) dissimilarity in every layer where any of the variants reads it."""
     layers = {layer for variant in variants if variant.unlike for layer in variant.layers}
     layers |= {ENTRY for variant in variants if variant.entry}
     if not layers:
         return {}
-    with progress("unlikeness", len(source.images)) as advance:
+    with progress("dissimilarity", len(source.images)) as advance:
         rows = []
         for entry in source.images:
-            rows.append(cache.unlikeness(entry.key, sorted(layers), source.grid))
+            rows.append(cache.dissimilarity(entry.key, sorted(layers), source.grid))
             advance(1)
     return dict(zip(sorted(layers), torch.stack(rows, dim=1), strict=True))
 

@@ -29,15 +29,15 @@ from keepad.backbone.weights import cache_folder
 from keepad.console import progress
 from keepad.files import replacing
 from keepad.images import read_image, to_input
-from keepad.pixels import Thinned, extremes, thin
 from keepad.presets import POINTS, PixelBudget
-from keepad.training.trial import Trial, row_of, survived
+from keepad.routing.pixel import PixelRouting, extremes, route_pixels
+from keepad.training.validation import Trial, row_of, survived
 
 ADOPTED = "8x8: 24, 4x4: 24, 2x2: 20"
-Form = Callable[[np.ndarray, tuple[int, int]], Thinned]
+Form = Callable[[np.ndarray, tuple[int, int]], PixelRouting]
 
 
-def by_deviation(pixels: np.ndarray, patch: tuple[int, int], tolerance: float) -> Thinned:
+def by_deviation(pixels: np.ndarray, patch: tuple[int, int], tolerance: float) -> PixelRouting:
     """Blocks of 2x2 patches, each even in itself, whose means agree; nothing is promised about single pixels."""
     height, width, _ = pixels.shape
     rows, columns = height // patch[0], width // patch[1]
@@ -55,16 +55,18 @@ def by_deviation(pixels: np.ndarray, patch: tuple[int, int], tolerance: float) -
     return proven(owner.reshape(-1), high, low)
 
 
-def cornered(pixels: np.ndarray, patch: tuple[int, int]) -> Thinned:
+def cornered(pixels: np.ndarray, patch: tuple[int, int]) -> PixelRouting:
     """What the adopted form drops, but the upper left one of those that are alike stays."""
-    found = thin(pixels, patch, PixelBudget())
+    found = route_pixels(pixels, patch, PixelBudget())
     first = np.arange(len(found.owner))
     np.minimum.at(first, found.owner, np.arange(len(found.owner)))
     owner = first[found.owner]
-    return Thinned(np.unique(owner), owner, found.bound)
+    return PixelRouting(np.unique(owner), owner, found.bound)
 
 
-def by_most(pixels: np.ndarray, patch: tuple[int, int], blocks: tuple[tuple[int, float], ...], most: float) -> Thinned:
+def by_most(
+    pixels: np.ndarray, patch: tuple[int, int], blocks: tuple[tuple[int, float], ...], most: float
+) -> PixelRouting:
     """One patch stands for those of its block that are within so many grey levels of it, if they are most of it."""
     high, low = extremes(pixels, patch)
     cell = np.arange(high.shape[0] * high.shape[1]).reshape(high.shape[:2])
@@ -85,18 +87,18 @@ def by_most(pixels: np.ndarray, patch: tuple[int, int], blocks: tuple[tuple[int,
     return proven(owner.reshape(-1), high.reshape(-1, 3), low.reshape(-1, 3))
 
 
-def proven(owner: np.ndarray, high: np.ndarray, low: np.ndarray) -> Thinned:
+def proven(owner: np.ndarray, high: np.ndarray, low: np.ndarray) -> PixelRouting:
     """What was decided, with its bounds."""
     bound = np.maximum(high - low[owner], high[owner] - low).max(1)
     stays = owner == np.arange(len(owner))
-    return Thinned(np.flatnonzero(stays), owner, np.where(stays, 0, bound))
+    return PixelRouting(np.flatnonzero(stays), owner, np.where(stays, 0, bound))
 
 
 def forms() -> dict[str, Form | None]:
     """Name -> what thins an image."""
 
     def thinning(budget: PixelBudget) -> Form:
-        return lambda pixels, patch: thin(pixels, patch, budget)
+        return lambda pixels, patch: route_pixels(pixels, patch, budget)
 
     found: dict[str, Form | None] = {"without": None, ADOPTED: thinning(PixelBudget())}
     found["4x4: 24, 2x2: 16"] = thinning(PixelBudget(((4, 24), (2, 16))))

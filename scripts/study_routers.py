@@ -24,18 +24,18 @@ from keepad.backbone import Backbone, load_backbone
 from keepad.checkpoint import read_checkpoint
 from keepad.console import progress
 from keepad.data import read_dataset
+from keepad.dissimilarity import dissimilarity, dissimilarity_to_landmarks
 from keepad.loading import assemble
 from keepad.metrics import auroc
-from keepad.model import KeepAD
+from keepad.network import KeepAD
 from keepad.presets import POINTS, DeepBudget, OperatingPoint, ShallowBudget
 from keepad.routing import ShallowSelector, keep_shallow, standardised
 from keepad.tokens import Tokens
-from keepad.training.cache import FeatureCache
+from keepad.training.dataset import Source, fill, gather
+from keepad.training.feature_cache import FeatureCache
 from keepad.training.recipe import ROUTER_RECIPES
-from keepad.training.routers import fresh_selectors, held_out_heads
-from keepad.training.source import Source, fill, gather
-from keepad.training.trial import Survived, survived, try_out
-from keepad.unlikeness import unlikeness, unlikeness_to_landmarks
+from keepad.training.stage2 import fresh_selectors, held_out_heads
+from keepad.training.validation import Survived, survived, try_out
 
 GEOMETRIES = {
     "global top-k": ShallowBudget(0.30, strict=False, block=1, diversity=0),
@@ -66,11 +66,11 @@ def cues(model: KeepAD, backbone: Backbone) -> dict[str, Score]:
         "distance to the image mean": lambda x, index, grid: (x - x.mean(0)).norm(dim=1),
         "angle to the image mean": lambda x, index, grid: -F.cosine_similarity(x, x.mean(0)[None]),
         "contrast to 3x3 neighbours": lambda x, index, grid: (x - around(x, grid)).norm(dim=1),
-        "unlikeness to all": lambda x, index, grid: unlikeness(x, index, grid),
-        "unlikeness to landmarks": lambda x, index, grid: unlikeness_to_landmarks(x, index, grid),
+        "dissimilarity to all": lambda x, index, grid: dissimilarity(x, index, grid),
+        "dissimilarity to landmarks": lambda x, index, grid: dissimilarity_to_landmarks(x, index, grid),
         "angle + landmarks": lambda x, index, grid: (
             standardised(-F.cosine_similarity(x, x.mean(0)[None]))
-            + standardised(unlikeness_to_landmarks(x, index, grid))
+            + standardised(dissimilarity_to_landmarks(x, index, grid))
         ),
         "trained q-k form alone": lambda x, index, grid: visual(x, index, grid),
         "trained, with landmarks (adopted)": lambda x, index, grid: learned(x, index, grid),

@@ -8,7 +8,7 @@ import pytest
 
 from keepad.backbone import Backbone, build_backbone, load_backbone
 from keepad.loading import with_fresh_parts
-from keepad.model import KeepAD
+from keepad.network import KeepAD
 from random_weights import lively
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -39,7 +39,7 @@ def tiny() -> KeepAD:
 @pytest.fixture(scope="session")
 def folders(tiny: KeepAD, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """That detector, exported for both engines."""
-    from keepad.engines.export import export
+    from keepad.engines.export.writing import export
 
     root = tmp_path_factory.mktemp("exported")
     return {engine: export(tiny, root / engine, engine=engine) for engine in ("openvino", "onnx")}

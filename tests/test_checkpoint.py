@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from keepad.checkpoint import CheckpointInfo, bundled_checkpoints, read_checkpoint, read_info, write_checkpoint
 from keepad.errors import KeepADError
 from keepad.loading import assemble, load, resolve_checkpoint, trained_tensors, with_fresh_parts
-from keepad.model import KeepAD
+from keepad.network import KeepAD
 
 
 @pytest.fixture

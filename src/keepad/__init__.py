@@ -10,7 +10,7 @@ from keepad.version import __version__
 if TYPE_CHECKING:
     from keepad.errors import ImageError, KeepADError
     from keepad.loading import load
-    from keepad.model import KeepAD
+    from keepad.network import KeepAD
     from keepad.prediction import Prediction
     from keepad.presets import OperatingPoint
 

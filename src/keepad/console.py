@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
@@ -48,3 +51,13 @@ def progress(title: str, total: int) -> Iterator[Advance]:
             stderr.print(f"{title}: {done} of {total}", highlight=False)
 
     yield report
+
+
+def command_line(words: Sequence[str]) -> str:
+    """A command as one types it, with absolute paths cut down to their last part: they say nothing elsewhere."""
+
+    def shown(word: str) -> str:
+        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        return option + equals + (Path(value).name if os.path.isabs(value) else value)
+
+    return shlex.join(shown(word) for word in words)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 import numpy as np
 from PIL import Image
 
-from keepad.ahead import ahead
+from keepad.arrays import Array
 from keepad.errors import ImageError, KeepADError
 from keepad.images import find_images, read_image, to_input
-from keepad.pixels import Thinned
 from keepad.prediction import Certificate, Prediction
+from keepad.prefetch import prefetch
 from keepad.presets import Calibration, OperatingPoint
+from keepad.routing.pixel import PixelRouting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,19 +76,19 @@ class Finding:
     """
 
     score: float
-    patch_map: np.ndarray
-    pixel_map: np.ndarray
-    survivors_shallow: np.ndarray
-    survivors: np.ndarray
+    patch_map: Array
+    pixel_map: Array
+    survivors_shallow: Array
+    survivors: Array
     evidence: float | None
-    thinned: Thinned | None = None
+    thinned: PixelRouting | None = None
 
 
 @dataclass(frozen=True)
 class Picture:
     """An image at input size, (H, W, 3) uint8, with its own width and height and where it came from."""
 
-    pixels: np.ndarray
+    pixels: Array
     size: tuple[int, int]
     path: Path | None
 
@@ -129,7 +130,7 @@ class Detector(ABC):
 
     @abstractmethod
     def find(
-        self, pixels: np.ndarray, points: Sequence[OperatingPoint], stages: Stages | None = None
+        self, pixels: Array, points: Sequence[OperatingPoint], stages: Stages | None = None
     ) -> dict[str, list[Finding]]:
         """What each operating point finds in each image of a batch, (B, H, W, 3) uint8 at input size."""
 
@@ -176,7 +177,7 @@ class Detector(ABC):
             source = [source]  # type: ignore[list-item]
         batch: list[Picture] = []
         depth = _READ_AHEAD * batch_size if isinstance(source, Sequence) else 0
-        with closing(ahead(self._try_to_read, source, depth)) as inputs:
+        with closing(prefetch(self._try_to_read, source, depth)) as inputs:
             for image, read in inputs:
                 if isinstance(read, Picture):
                     batch.append(read)

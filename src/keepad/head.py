@@ -28,7 +28,7 @@ class PrototypeHead(nn.Module):
         self.patch = nn.Parameter(torch.empty(len(layers), 2, width).normal_(std=0.02))
         self.cls = nn.Parameter(torch.empty(len(layers), 2, width).normal_(std=0.02))
 
-    def reads_unlikeness(self, layer: int) -> bool:
+    def reads_dissimilarity(self, layer: int) -> bool:
         """Whether `patch_response` of this layer needs to know how unlike its image each patch is."""
         return self.readings[self.layers.index(layer)].unlike != 0
 
@@ -38,21 +38,21 @@ class PrototypeHead(nn.Module):
         return any(reading.entry != 0 for reading in self.readings)
 
     def patch_response(
-        self, layer: int, features: Tensor, unlikeness: Tensor | None = None, entry: Tensor | None = None
+        self, layer: int, features: Tensor, dissimilarity: Tensor | None = None, entry: Tensor | None = None
     ) -> Tensor:
         """Response of each patch in [0, 1], (n,).
 
         Args:
             layer: The head layer.
             features: (n, C) normed features.
-            unlikeness: (n,) unlikeness in this layer, where it is read.
-            entry: (n,) unlikeness at the entry of the deep router, where it is read.
+            dissimilarity: (n,) dissimilarity in this layer, where it is read.
+            entry: (n,) dissimilarity at the entry of the deep router, where it is read.
         """
         place = self.layers.index(layer)
         reading = self.readings[place]
         evidence = reading.patch_scale * cosine_gap(self.patch[place], features) + reading.patch_bias
-        if unlikeness is not None:
-            evidence = evidence + reading.unlike * unlikeness
+        if dissimilarity is not None:
+            evidence = evidence + reading.unlike * dissimilarity
         if entry is not None:
             evidence = evidence + reading.entry * entry
         return torch.sigmoid(evidence)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
+from keepad.arrays import Array
 from keepad.errors import ImageError, KeepADError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"})
@@ -64,7 +65,7 @@ def read_image(source: Any) -> Image.Image:
     )
 
 
-def to_input(image: Image.Image, size: tuple[int, int]) -> np.ndarray:
+def to_input(image: Image.Image, size: tuple[int, int]) -> Array:
     """(H, W, 3) uint8 pixels of an RGB image, squashed to `size` (H, W) by bicubic interpolation."""
     height, width = size
     if image.size != (width, height):
@@ -221,7 +222,7 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     return image.copy() if image.mode == "RGB" else image.convert("RGB")
 
 
-def _grey_values(image: Image.Image, name: str) -> np.ndarray:
+def _grey_values(image: Image.Image, name: str) -> Array:
     values = np.asarray(image)
     if image.mode == "F":
         return values
@@ -230,7 +231,7 @@ def _grey_values(image: Image.Image, name: str) -> np.ndarray:
     return values.astype(np.uint16)
 
 
-def _from_array(array: np.ndarray, name: str) -> Image.Image:
+def _from_array(array: Array, name: str) -> Image.Image:
     channels_last = array.ndim == 3 and array.shape[2] in (1, 3, 4)
     if array.ndim == 3 and array.shape[0] in (1, 3, 4) and not channels_last:
         raise ImageError(f"{name} has its channels first; give (H, W, channels), as array.transpose(1, 2, 0) makes it.")
@@ -253,7 +254,7 @@ def _from_tensor(tensor: Any) -> Image.Image:
     return _from_array(values.permute(1, 2, 0).numpy(), name)
 
 
-def _to_uint8(values: np.ndarray, name: str) -> np.ndarray:
+def _to_uint8(values: Array, name: str) -> Array:
     """The same pixels with 8 bits per channel, scaled by the full range of their type."""
     if values.dtype == np.uint8:
         return np.ascontiguousarray(values)

@@ -13,7 +13,7 @@ from keepad.backbone.weights import Say, say_on_stderr
 from keepad.checkpoint import CheckpointInfo, bundled_checkpoints, read_checkpoint, read_info
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
-from keepad.model import KeepAD, trained_tensors
+from keepad.network import KeepAD, trained_tensors
 from keepad.presets import Calibration, OperatingPoint, Placement, operating_point
 from keepad.routing import DeepSelector, ShallowSelector
 

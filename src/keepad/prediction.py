@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from keepad.pixels import Thinned
+from keepad.arrays import Array
+from keepad.routing.pixel import PixelRouting
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,12 @@ class Certificate:
         bound: (d,) grey levels (of 255) by which any pixel of one may differ, in any channel, from any of the other.
     """
 
-    dropped: np.ndarray
-    kept: np.ndarray
-    bound: np.ndarray
+    dropped: Array
+    kept: Array
+    bound: Array
 
     @staticmethod
-    def of(thinned: Thinned) -> Certificate:
+    def of(thinned: PixelRouting) -> Certificate:
         """The certificate of what the pixel router decided."""
         dropped = np.flatnonzero(thinned.owner != np.arange(len(thinned.owner)))
         return Certificate(dropped, thinned.owner[dropped], thinned.bound[dropped])
@@ -55,13 +56,13 @@ class Prediction:
     """
 
     pred_score: float
-    anomaly_map: np.ndarray
+    anomaly_map: Array
     grid: tuple[int, int]
-    survivors_shallow: np.ndarray
-    survivors: np.ndarray
+    survivors_shallow: Array
+    survivors: Array
     evidence: float | None
     point: str
-    image: np.ndarray
+    image: Array
     image_size: tuple[int, int]
     path: Path | None = None
     image_threshold: float | None = None
@@ -75,7 +76,7 @@ class Prediction:
         return None if self.image_threshold is None else self.pred_score >= self.image_threshold
 
     @property
-    def pred_mask(self) -> np.ndarray | None:
+    def pred_mask(self) -> Array | None:
         """(H, W) bool, or None while no threshold is known."""
         return None if self.pixel_threshold is None else self.anomaly_map >= self.pixel_threshold
 
@@ -116,12 +117,12 @@ class Prediction:
 
     def plot(self, *, scale: float = 1.0) -> Image.Image:
         """Image, anomaly map from 0 to `scale` (never stretched per image), and surviving tokens, side by side."""
-        from keepad.drawing import draw_panels
+        from keepad.output.drawing import draw_panels
 
         return draw_panels(self, scale=scale)
 
     def save(self, path: str | Path, *, scale: float = 1.0) -> None:
         """Write `plot()`: as a JPEG where the name says so, else as a PNG."""
-        from keepad.drawing import write_picture
+        from keepad.output.drawing import write_picture
 
         write_picture(self.plot(scale=scale), Path(path))

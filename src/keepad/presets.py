@@ -215,7 +215,7 @@ TEMPERATURE = 0.07
 
 @dataclass(frozen=True)
 class Reading:
-    """How a head layer's cosines become responses: sigmoid(scale * cosine gap + unlikeness, weighted twice + bias).
+    """How a head layer's cosines become responses: sigmoid(scale * cosine gap + dissimilarity, weighted twice + bias).
 
     The defaults are the plain softmax over cosine / 0.07 of a pair of prototypes.
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from keepad.cli import app
-from keepad.model import KeepAD
-from keepad.training.cache import FeatureCache, features_folder, picture_key, size_of
+from keepad.network import KeepAD
+from keepad.training.feature_cache import FeatureCache, features_folder, picture_key, size_of
 
 LAYERS = (1, 2)
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import keepad.loading
 from keepad.cli import app, main
 from keepad.engines import load_engine
-from keepad.model import KeepAD
+from keepad.network import KeepAD
 
 
 def test_the_command_exports_verifies_and_says_where(

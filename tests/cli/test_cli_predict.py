@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from keepad import loading
 from keepad.cli import app, main
-from keepad.model import KeepAD
+from keepad.network import KeepAD
 
 COLUMNS = {
     "path",

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_shallow import block_of, live_tokens
 
+from keepad.dissimilarity import dissimilarity_to_landmarks
 from keepad.presets import DeepBudget
 from keepad.routing import DeepSelector, ShallowSelector, choose_blocks, evidence_of, keep_deep, token_budget
-from keepad.unlikeness import unlikeness_to_landmarks
 
 
 def test_riskiest_blocks_join_whole_until_the_target_is_reached() -> None:
@@ -120,7 +120,7 @@ def test_a_cue_adds_standardised_unlikeness_by_its_weight() -> None:
     index, grid, x = torch.arange(42), (6, 7), torch.randn(42, 32)
     plain, seeing = ShallowSelector(32), ShallowSelector(32, cue=True)
     seeing.load_state_dict({**plain.state_dict(), "unlike": torch.tensor(0.7)})
-    cue = unlikeness_to_landmarks(x, index, grid)
+    cue = dissimilarity_to_landmarks(x, index, grid)
     expected = plain(x, index, grid) + 0.7 * (cue - cue.mean()) / cue.std(correction=0)
     torch.testing.assert_close(seeing(x, index, grid), expected, atol=1e-4, rtol=1e-4)
 

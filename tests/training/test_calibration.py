@@ -24,12 +24,12 @@ def evidence(*, patch: float = 1.0, cls: float = 1.0, unlike: float = 0.0, image
     defect = torch.zeros(images, 20, dtype=torch.bool)
     defect[labels == 1, 7:9] = True
     gaps = 0.1 * torch.randn(images, 3, 20, generator=rng) + 0.1 * patch * defect[:, None] - 0.3
-    unlikeness = 0.02 * torch.randn(images, 3, 20, generator=rng) + 0.02 * unlike * defect[:, None] + 0.2
+    dissimilarity = 0.02 * torch.randn(images, 3, 20, generator=rng) + 0.02 * unlike * defect[:, None] + 0.2
     tokens = 0.1 * torch.randn(images, 3, generator=rng) + 0.1 * cls * labels[:, None]
     return HeldOut(
         patch=gaps,
         cls=tokens,
-        unlike=unlikeness,
+        unlike=dissimilarity,
         entry=None,
         labels=labels.numpy(),
         defects=list(defect.numpy()),

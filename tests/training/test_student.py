@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from keepad.model import KeepAD
+from keepad.network import KeepAD
 from keepad.presets import POINTS, OperatingPoint
 from keepad.training.student import sparse_pass
 

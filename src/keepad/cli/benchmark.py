@@ -56,9 +56,9 @@ def benchmark(
 ) -> None:
     """Time operating points against dense in one run, beside the FLOPs they were promised to save."""
     from keepad.backbone import DEFAULT_BACKBONE
-    from keepad.benchmark import Plan, Record, pictures, run, settings_of, tables, write_report
+    from keepad.benchmark.timing import Plan, Record, pictures, run, settings_of, tables, write_report
     from keepad.console import progress, stdout
-    from keepad.run import writable_folder
+    from keepad.files import writable_folder
 
     plan = Plan(
         backbones=tuple(parts_of(backbones or DEFAULT_BACKBONE)),

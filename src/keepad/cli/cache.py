@@ -17,8 +17,8 @@ def cache(
     """Say where features for training are kept and how large they are, or drop them."""
     from keepad.console import stdout
     from keepad.data.listing import counted
-    from keepad.training.cache import clear as drop
-    from keepad.training.cache import features_folder, size_of
+    from keepad.training.feature_cache import clear as drop
+    from keepad.training.feature_cache import features_folder, size_of
 
     folder = folder or features_folder()
     size = drop(folder) if clear else size_of(folder)

@@ -24,7 +24,7 @@ def demo(
     from keepad.demo import write_demo_images
     from keepad.files import writable_folder
     from keepad.loading import load
-    from keepad.run import run_folder
+    from keepad.output.folder import run_folder
 
     detector = load(model, point, device, weights=weights)
     paths = write_demo_images(writable_folder(out) / "images")

@@ -31,8 +31,8 @@ def export(
 
     from keepad.console import stderr, stdout
     from keepad.engines import load_engine
-    from keepad.engines.export import check_request, export
-    from keepad.engines.export import verify as compare
+    from keepad.engines.export.writing import check_request, export
+    from keepad.engines.export.writing import verify as compare
     from keepad.images import find_pictures, spread
     from keepad.loading import load
     from keepad.presets import POINTS

@@ -39,8 +39,8 @@ def predict(
     from keepad.console import stderr, stdout
     from keepad.engines.opening import open_detector
     from keepad.images import find_images
+    from keepad.output.folder import run_folder
     from keepad.presets import with_pixel_router
-    from keepad.run import run_folder
 
     found = find_images(paths)
     chosen = with_pixel_router(point, pixel_router)

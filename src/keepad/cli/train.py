@@ -80,7 +80,7 @@ def detector(
     wanted = None if classes is None else parts_of(classes)
     samples = _samples(data, layout, suites, wanted, out)
     fabric = _fabric(accelerator, devices, precision)
-    from keepad.training.detector import Plan, train_detector
+    from keepad.training.stage1 import Plan, train_detector
 
     plan = Plan(
         samples=samples,
@@ -145,7 +145,7 @@ def routers(
     wanted = None if classes is None else parts_of(classes)
     samples = _samples(data, layout, suites, wanted, out)
     fabric = _fabric(accelerator, devices, precision)
-    from keepad.training.routers import RouterPlan, train_routers
+    from keepad.training.stage2 import RouterPlan, train_routers
 
     plan = RouterPlan(
         detector=detector,

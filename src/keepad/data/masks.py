@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from keepad.arrays import Array
 from keepad.data.samples import Sample
 from keepad.errors import ImageError, KeepADError
 from keepad.images import opened
@@ -15,7 +16,7 @@ from keepad.images import opened
 _FIRST_TURNED_ORIENTATION = 5
 
 
-def load_mask(sample: Sample, size: tuple[int, int]) -> np.ndarray:
+def load_mask(sample: Sample, size: tuple[int, int]) -> Array:
     """(H, W) bool, True where the image is defective, at the size (H, W) to which the image is squashed.
 
     Every value above zero marks a defect. The mask is then squashed as its image is, and a pixel counts where more than
@@ -38,7 +39,7 @@ def load_mask(sample: Sample, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(pixels) > 127
 
 
-def defect_pixels(path: Path) -> np.ndarray:
+def defect_pixels(path: Path) -> Array:
     """(H, W) bool of a mask file at its own size: True where any colour is above zero.
 
     Raises:

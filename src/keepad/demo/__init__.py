@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from keepad.arrays import Array
 from keepad.demo import defects, products
 from keepad.demo.defects import Painted
 from keepad.demo.products import SIZE
@@ -35,7 +36,7 @@ class DemoImage:
 
     name: str
     image: Image.Image
-    mask: np.ndarray
+    mask: Array
     product: str
     defect: str
 
@@ -107,61 +108,61 @@ def _squiggle(rng: np.random.Generator, length: float, bends: tuple[float, ...])
     return [(float(x0 + t * (x1 - x0)), float(y0 + t * (y1 - y0) + bend)) for t, bend in places]
 
 
-def _gravel_stain(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _gravel_stain(pixels: Array, rng: np.random.Generator) -> Painted:
     return defects.stain(pixels, rng, _somewhere(rng), 42, tint=(0.30, 0.25, 0.20))
 
 
-def _gravel_wire(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _gravel_wire(pixels: Array, rng: np.random.Generator) -> Painted:
     knots = _squiggle(rng, 100, (0, 22, -24, 8))
     return defects.thread(pixels, rng, knots, width=9, colour=(0.78, 0.60, 0.12), twist=0)
 
 
-def _gravel_washer(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _gravel_washer(pixels: Array, rng: np.random.Generator) -> Painted:
     return defects.washer(pixels, rng, _somewhere(rng), 40, metal=(1.35, 0.98, 0.48))
 
 
-def _fabric_hole(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _fabric_hole(pixels: Array, rng: np.random.Generator) -> Painted:
     return defects.tear(pixels, rng, _somewhere(rng), 30)
 
 
-def _fabric_oil(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _fabric_oil(pixels: Array, rng: np.random.Generator) -> Painted:
     return defects.stain(pixels, rng, _somewhere(rng), 38, tint=(0.50, 0.42, 0.30))
 
 
-def _fabric_thread(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _fabric_thread(pixels: Array, rng: np.random.Generator) -> Painted:
     knots = _squiggle(rng, 94, (0, 26, -22, 18, -4))
     return defects.thread(pixels, rng, knots, width=9, colour=(0.72, 0.14, 0.12), twist=0.22)
 
 
-def _ceramic_crack(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _ceramic_crack(pixels: Array, rng: np.random.Generator) -> Painted:
     start, end = _ends(rng, 112, (0.3, 1.2))
     return defects.crack(pixels, rng, start, end, width=2.0)
 
 
-def _ceramic_chip(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _ceramic_chip(pixels: Array, rng: np.random.Generator) -> Painted:
     return defects.chip(pixels, rng, _somewhere(rng), 27, inside=(0.62, 0.46, 0.37))
 
 
-def _ceramic_ink(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _ceramic_ink(pixels: Array, rng: np.random.Generator) -> Painted:
     knots = _squiggle(rng, 95, (0, -26, 22, -16))
     return defects.ink(pixels, rng, knots, width=8, tint=(0.12, 0.16, 0.42))
 
 
-def _metal_scratch(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _metal_scratch(pixels: Array, rng: np.random.Generator) -> Painted:
     start, end = _ends(rng, 125, (0.5, 1.1))
     return defects.scratch(pixels, rng, start, end, width=8)
 
 
-def _metal_dent(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _metal_dent(pixels: Array, rng: np.random.Generator) -> Painted:
     return defects.dent(pixels, rng, _somewhere(rng), 37)
 
 
-def _metal_rust(pixels: np.ndarray, rng: np.random.Generator) -> Painted:
+def _metal_rust(pixels: Array, rng: np.random.Generator) -> Painted:
     return defects.rust(pixels, rng, _somewhere(rng), 36)
 
 
-_Render = Callable[[np.random.Generator], np.ndarray]
-_Paint = Callable[[np.ndarray, np.random.Generator], Painted]
+_Render = Callable[[np.random.Generator], Array]
+_Paint = Callable[[Array, np.random.Generator], Painted]
 _PRODUCTS: dict[str, tuple[_Render, dict[str, _Paint]]] = {
     "gravel": (products.gravel, {"stain": _gravel_stain, "wire": _gravel_wire, "washer": _gravel_washer}),
     "fabric": (products.fabric, {"hole": _fabric_hole, "oil": _fabric_oil, "thread": _fabric_thread}),

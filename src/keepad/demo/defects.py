@@ -13,6 +13,8 @@ from scipy.interpolate import CubicSpline
 from scipy.ndimage import gaussian_filter, gaussian_filter1d
 from scipy.spatial import cKDTree
 
+from keepad.arrays import Array
+
 Point = tuple[float, float]
 Colour = tuple[float, float, float]
 
@@ -20,11 +22,11 @@ Colour = tuple[float, float, float]
 class Painted(NamedTuple):
     """Pixels (H, W, 3) after painting, and cover (H, W) in [0, 1]: 0 where nothing was changed."""
 
-    pixels: np.ndarray
-    cover: np.ndarray
+    pixels: Array
+    cover: Array
 
 
-def stain(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float, tint: Colour) -> Painted:
+def stain(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, tint: Colour) -> Painted:
     """A dried liquid: it filters the light by `tint`, and most strongly at its edge, where it dried last."""
     d = _blob(pixels, rng, centre, radius, roughness=0.3)
     edge = np.exp(-(((d - 0.86) / 0.06) ** 2))
@@ -34,7 +36,7 @@ def stain(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: f
     return _blend(pixels, np.clip(pixels * np.array(tint, np.float32), 0, 1), density)
 
 
-def rust(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
+def rust(pixels: Array, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
     """Corrosion: a stained halo with a pitted crust in its middle."""
     d = _blob(pixels, rng, centre, radius, roughness=0.28)
     fine, coarse = _noise(rng, d.shape, 1.1), _noise(rng, d.shape, 4.0)
@@ -47,7 +49,7 @@ def rust(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: fl
     return _blend(pixels, np.clip(painted, 0, 1), np.maximum(halo, 0.93 * crust))
 
 
-def crack(pixels: np.ndarray, rng: np.random.Generator, start: Point, end: Point, width: float) -> Painted:
+def crack(pixels: Array, rng: np.random.Generator, start: Point, end: Point, width: float) -> Painted:
     """A jagged dark line with branches that thins out to its ends; its far lip catches the light."""
     stem = _jagged(rng, start, end)
     lines = [(stem, width)]
@@ -68,7 +70,7 @@ def crack(pixels: np.ndarray, rng: np.random.Generator, start: Point, end: Point
     return Painted(np.clip(painted, 0, 1), cover)
 
 
-def scratch(pixels: np.ndarray, rng: np.random.Generator, start: Point, end: Point, width: float) -> Painted:
+def scratch(pixels: Array, rng: np.random.Generator, start: Point, end: Point, width: float) -> Painted:
     """A bundle of thin, slightly bent gouges, bright where they face the light and dark beside it."""
     painted, cover = pixels, np.zeros(pixels.shape[:2], np.float32)
     first, last = np.array(start), np.array(end)
@@ -91,7 +93,7 @@ def scratch(pixels: np.ndarray, rng: np.random.Generator, start: Point, end: Poi
     return Painted(np.clip(painted, 0, 1), cover)
 
 
-def chip(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float, inside: Colour) -> Painted:
+def chip(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, inside: Colour) -> Painted:
     """A piece broken out: a rough hollow whose near wall lies in shadow and whose far wall is lit."""
     d = _blob(pixels, rng, centre, radius, roughness=0.34)
     cover = _falloff(d, 0.93, 1.02)
@@ -107,7 +109,7 @@ def chip(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: fl
     return _blend(pixels, np.clip(painted, 0, 1), cover)
 
 
-def dent(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
+def dent(pixels: Array, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
     """A shallow hollow pressed into a shiny surface: no material is lost, only the reflection bends."""
     d = _blob(pixels, rng, centre, radius, roughness=0.1)
     hollow = np.clip(1 - d**2, 0, 1) ** 2
@@ -119,7 +121,7 @@ def dent(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: fl
 
 
 def thread(
-    pixels: np.ndarray,
+    pixels: Array,
     rng: np.random.Generator,
     knots: list[Point],
     width: float,
@@ -146,12 +148,12 @@ def thread(
     return Painted(np.clip(painted, 0, 1), np.maximum(body, shadow))
 
 
-def washer(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float, metal: Colour) -> Painted:
+def washer(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, metal: Colour) -> Painted:
     """A washer that fell onto the surface and lies a little tilted, with its shadow."""
     y, x = _grid(pixels)
     turn, squeeze = rng.uniform(0, np.pi), rng.uniform(0.8, 0.92)
 
-    def ring_radius(dx: float, dy: float) -> np.ndarray:
+    def ring_radius(dx: float, dy: float) -> Array:
         u = np.cos(turn) * (x - centre[0] - dx) + np.sin(turn) * (y - centre[1] - dy)
         v = (-np.sin(turn) * (x - centre[0] - dx) + np.cos(turn) * (y - centre[1] - dy)) / squeeze
         return np.hypot(u, v) / radius
@@ -174,7 +176,7 @@ def washer(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: 
     return Painted(np.clip(painted, 0, 1), np.maximum(body, np.maximum(shadow, _falloff(r, inner, inner + 0.02))))
 
 
-def tear(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
+def tear(pixels: Array, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
     """A hole torn into cloth: darkness behind it, and ends of broken yarns that reach in from its edge."""
     d = _blob(pixels, rng, centre, radius, roughness=0.3)
     behind = np.array([0.10, 0.095, 0.09], np.float32) * (1 + 0.1 * _noise(rng, d.shape, 3.0)[..., None])
@@ -200,7 +202,7 @@ def tear(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: fl
     return painted
 
 
-def ink(pixels: np.ndarray, rng: np.random.Generator, knots: list[Point], width: float, tint: Colour) -> Painted:
+def ink(pixels: Array, rng: np.random.Generator, knots: list[Point], width: float, tint: Colour) -> Painted:
     """A stroke of a felt pen: it filters the light by `tint`, runs dry along the way and pools at its edges."""
     distance, along, _ = _stroke(_smooth(np.array(knots) + rng.uniform(-5, 5, (len(knots), 2))), pixels.shape[:2])
     half = 0.5 * width * (1 + 0.05 * _noise(rng, distance.shape, 3.0))
@@ -209,22 +211,22 @@ def ink(pixels: np.ndarray, rng: np.random.Generator, knots: list[Point], width:
     return _blend(pixels, pixels * np.array(tint, np.float32), density)
 
 
-def _blend(pixels: np.ndarray, painted: np.ndarray, cover: np.ndarray) -> Painted:
+def _blend(pixels: Array, painted: Array, cover: Array) -> Painted:
     return Painted(np.clip(pixels + (painted - pixels) * cover[..., None], 0, 1), np.clip(cover, 0, 1))
 
 
-def _grid(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _grid(pixels: Array) -> tuple[Array, Array]:
     y, x = np.mgrid[: pixels.shape[0], : pixels.shape[1]].astype(np.float32)
     return y, x
 
 
-def _noise(rng: np.random.Generator, shape: tuple[int, ...], grain: float) -> np.ndarray:
+def _noise(rng: np.random.Generator, shape: tuple[int, ...], grain: float) -> Array:
     """Smooth noise of standard deviation 1 whose lumps are about `grain` pixels wide."""
     field = gaussian_filter(rng.standard_normal(shape, np.float32), grain, mode="wrap", truncate=3)
     return field / field.std()
 
 
-def _blob(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: float, roughness: float) -> np.ndarray:
+def _blob(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, roughness: float) -> Array:
     """(H, W) distance from `centre` in units of an irregular outline: below 1 is inside."""
     y, x = _grid(pixels)
     turn, stretch = rng.uniform(0, np.pi), rng.uniform(1.0, 1.35)
@@ -236,24 +238,24 @@ def _blob(pixels: np.ndarray, rng: np.random.Generator, centre: Point, radius: f
     return d * (1 + roughness * 0.7 * np.clip(wobble, -1.6, 1.6) * np.clip(2 * d, 0, 1))
 
 
-def _falloff(values: np.ndarray, full: float | np.ndarray, none: float | np.ndarray) -> np.ndarray:
+def _falloff(values: Array, full: float | Array, none: float | Array) -> Array:
     """1 up to `full`, 0 from `none` on, smooth between them."""
     t = np.clip((none - values) / (none - full), 0, 1)
     return t * t * (3 - 2 * t)
 
 
-def _shade(height: np.ndarray) -> np.ndarray:
+def _shade(height: Array) -> Array:
     """How much more light than flat ground each place of a height field gets from the upper left, about -1 to 1."""
     down, right = np.gradient(height)
     slope = (down + right) / np.sqrt(2)
     return slope / np.sqrt(1 + slope**2)
 
 
-def _detail(pixels: np.ndarray) -> np.ndarray:
+def _detail(pixels: Array) -> Array:
     return pixels - gaussian_filter(pixels, (4, 4, 0))
 
 
-def _jagged(rng: np.random.Generator, start: Point, end: Point) -> np.ndarray:
+def _jagged(rng: np.random.Generator, start: Point, end: Point) -> Array:
     """(N, 2) points from `start` to `end` that break like a brittle material: displaced midpoints, halved each time."""
     points = np.array([start, end], dtype=np.float64)
     for _ in range(6):
@@ -264,12 +266,12 @@ def _jagged(rng: np.random.Generator, start: Point, end: Point) -> np.ndarray:
     return points
 
 
-def _smooth(knots: np.ndarray) -> np.ndarray:
+def _smooth(knots: Array) -> Array:
     """(N, 2) points, closely spaced, of the smooth curve through `knots`."""
     return CubicSpline(np.linspace(0, 1, len(knots)), knots)(np.linspace(0, 1, 400))
 
 
-def _stroke(curve: np.ndarray, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _stroke(curve: Array, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """Distance to a curve, place along it from 0 to 1, and pixels from it towards the lamp, each (H, W)."""
     dense = np.stack(
         [np.interp(np.linspace(0, len(curve) - 1, 1200), np.arange(len(curve)), c) for c in curve.T], axis=1

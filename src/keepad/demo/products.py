@@ -12,10 +12,12 @@ import numpy as np
 from PIL import Image
 from scipy.ndimage import gaussian_filter, gaussian_filter1d, uniform_filter1d
 
+from keepad.arrays import Array
+
 SIZE = 518  # 37 patches of 14 pixels
 
 
-def gravel(rng: np.random.Generator) -> np.ndarray:
+def gravel(rng: np.random.Generator) -> Array:
     """A bed of crushed stone, seen from above."""
     tinted = _photo("gravel.jpg") * np.array([1.02, 1.0, 0.965], np.float32)
     # Mirrored copies side by side show more of the bed than the photograph does, without a seam.
@@ -23,7 +25,7 @@ def gravel(rng: np.random.Generator) -> np.ndarray:
     return _view(np.concatenate([wide, wide[::-1]]), rng, share=(0.8, 0.95))
 
 
-def fabric(rng: np.random.Generator) -> np.ndarray:
+def fabric(rng: np.random.Generator) -> Array:
     """Grey twill: each yarn passes over two and under two, one step further than its neighbour."""
     fine, pitch = 2 * SIZE, 15.0  # rendered at twice the size, for smooth yarn edges
     y, x = np.mgrid[:fine, :fine].astype(np.float32)
@@ -51,7 +53,7 @@ def fabric(rng: np.random.Generator) -> np.ndarray:
     return _lit(cloth.reshape(SIZE, 2, SIZE, 2, 3).mean(axis=(1, 3)), rng, strength=0.16)
 
 
-def ceramic(rng: np.random.Generator) -> np.ndarray:
+def ceramic(rng: np.random.Generator) -> Array:
     """A tile with a matt, finely speckled glaze that fills the frame."""
     # The glaze is a little wavy, and grains of pigment lie in it at different depths.
     down, right = np.gradient(_smooth_noise(rng, SIZE, 3) + 3 * _smooth_noise(rng, SIZE, 11))
@@ -63,7 +65,7 @@ def ceramic(rng: np.random.Generator) -> np.ndarray:
     return _lit(tile, rng, strength=0.13)
 
 
-def metal(rng: np.random.Generator) -> np.ndarray:
+def metal(rng: np.random.Generator) -> Array:
     """A plain plate of brushed steel."""
     lines = np.zeros((SIZE, SIZE), np.float32)
     # Brushing leaves grooves of several lengths and widths; each layer is noise smeared along the stroke.
@@ -81,13 +83,13 @@ def metal(rng: np.random.Generator) -> np.ndarray:
 
 
 @cache
-def _photo(name: str) -> np.ndarray:
+def _photo(name: str) -> Array:
     """(H, W, 3) float32 in [0, 1]."""
     with files("keepad.demo").joinpath(f"assets/{name}").open("rb") as file:
         return np.asarray(Image.open(file).convert("RGB"), np.float32) / 255
 
 
-def _view(photo: np.ndarray, rng: np.random.Generator, *, share: tuple[float, float]) -> np.ndarray:
+def _view(photo: Array, rng: np.random.Generator, *, share: tuple[float, float]) -> Array:
     """Another photograph of the same thing: a random crop of `share` of each side, mirrored or not, in other light."""
     height, width = photo.shape[:2]
     part = rng.uniform(*share)
@@ -105,7 +107,7 @@ def _view(photo: np.ndarray, rng: np.random.Generator, *, share: tuple[float, fl
     return _lit(pixels[:, ::-1] if rng.integers(2) else pixels, rng, strength=0.05)
 
 
-def _lit(pixels: np.ndarray, rng: np.random.Generator, *, strength: float) -> np.ndarray:
+def _lit(pixels: Array, rng: np.random.Generator, *, strength: float) -> Array:
     """The pixels in a light that falls off by up to `strength` across the image, brighter or darker as a whole."""
     slope = rng.uniform(-strength, strength, 2)
     y, x = np.mgrid[:SIZE, :SIZE].astype(np.float32) / SIZE - 0.5
@@ -113,12 +115,12 @@ def _lit(pixels: np.ndarray, rng: np.random.Generator, *, strength: float) -> np
     return np.clip(pixels * light[..., None], 0, 1).astype(np.float32)
 
 
-def _yarn(across: np.ndarray) -> np.ndarray:
+def _yarn(across: Array) -> Array:
     """Height of a round yarn at a place across it, from 0 to 1."""
     return np.sqrt(np.clip(1 - (2 * across - 1) ** 2, 0, 1))
 
 
-def _smooth_noise(rng: np.random.Generator, side: int, grain: float) -> np.ndarray:
+def _smooth_noise(rng: np.random.Generator, side: int, grain: float) -> Array:
     """(side, side) noise of standard deviation 1 whose lumps are about `grain` pixels wide."""
     # Lumps far wider than a pixel are drawn on a coarser grid.
     step = max(1, int(grain / 4))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepad.engines.detector import EngineDetector, load_engine
 from keepad.engines.folder import EngineInfo, is_exported
+from keepad.engines.network import EngineDetector, load_engine
 
 __all__ = ["EngineDetector", "EngineInfo", "is_exported", "load_engine"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from keepad.arrays import Array
 from keepad.budgets import block_ids, cell_ids, shallow_target, token_budget, top_count
 from keepad.errors import KeepADError
 from keepad.presets import Calibration, DeepBudget, OperatingPoint, Placement, ShallowBudget
@@ -20,12 +21,12 @@ _EPS = 1e-6
 _EDGE = 1e-4  # responses are kept so far from 0 and 1 that their logits stay finite
 
 
-def standardised(values: np.ndarray) -> np.ndarray:
+def standardised(values: Array) -> Array:
     """Zero mean and unit deviation over the cells of one image, (m,) -> (m,)."""
     return (values - values.mean()) / (values.std() + np.float32(_EPS))
 
 
-def keep_shallow(scores: np.ndarray, index: np.ndarray, grid: Grid, budget: ShallowBudget) -> np.ndarray:
+def keep_shallow(scores: Array, index: Array, grid: Grid, budget: ShallowBudget) -> Array:
     """Positions of the tokens of one image that stay, ascending.
 
     Args:
@@ -51,21 +52,21 @@ def keep_shallow(scores: np.ndarray, index: np.ndarray, grid: Grid, budget: Shal
     return np.sort(order[kept])
 
 
-def _first_of_each(group: np.ndarray) -> np.ndarray:
+def _first_of_each(group: Array) -> Array:
     """Where each group is met first, by ascending group."""
     first = np.full(group.max(initial=-1) + 1, -1)
     first[group[::-1]] = np.arange(len(group))[::-1]  # of several the last one stays
     return first[first >= 0]
 
 
-def numbered(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def numbered(names: Array) -> tuple[Array, Array]:
     """The distinct ones of some small numbers, ascending, and which of these each one is."""
     there = np.zeros(names.max(initial=-1) + 1, dtype=bool)
     there[names] = True
     return np.flatnonzero(there), (np.cumsum(there) - 1)[names]
 
 
-def keep_deep(risk: np.ndarray, index: np.ndarray, grid: Grid, budget: DeepBudget) -> tuple[np.ndarray, float]:
+def keep_deep(risk: Array, index: Array, grid: Grid, budget: DeepBudget) -> tuple[Array, float]:
     """Positions of the tokens of one image that stay, ascending, and E(I); see `routing.keep_deep`."""
     risk = risk.astype(np.float64)
     evidence = evidence_of(risk, budget.tail)
@@ -79,7 +80,7 @@ def keep_deep(risk: np.ndarray, index: np.ndarray, grid: Grid, budget: DeepBudge
     return np.flatnonzero(kept[member]), evidence
 
 
-def evidence_of(risk: np.ndarray, tail: float = 0.03) -> float:
+def evidence_of(risk: Array, tail: float = 0.03) -> float:
     """E(I) in [0, 1]: the mean of dispersion and upper tail of the standardised risks, (n,) in double precision."""
     u = _sigmoid((risk - risk.mean()) / (risk.std() + _EPS))
     mean = u.mean()
@@ -93,14 +94,14 @@ def evidence_of(risk: np.ndarray, tail: float = 0.03) -> float:
 class Known:
     """What the routers knew of one image's tokens when they dropped some; see `recovery.Known`."""
 
-    scores: np.ndarray | None
-    live: np.ndarray
-    risk: np.ndarray | None
+    scores: Array | None
+    live: Array
+    risk: Array | None
 
 
 def recover(
-    responses: np.ndarray, survivors: np.ndarray, grid: Grid, point: OperatingPoint, known: Known, grades: tuple
-) -> np.ndarray:
+    responses: Array, survivors: Array, grid: Grid, point: OperatingPoint, known: Known, grades: tuple
+) -> Array:
     """Responses on the whole grid, (rows, columns), from those of the survivors, (k,)."""
     cells = grid[0] * grid[1]
     if len(survivors) == cells:
@@ -127,7 +128,7 @@ def recover(
     return _sigmoid(values).reshape(grid)
 
 
-def owners_of(survivors: np.ndarray, grid: Grid, *, block: int | None = None) -> np.ndarray:
+def owners_of(survivors: Array, grid: Grid, *, block: int | None = None) -> Array:
     """Position within `survivors` of the owner of each grid cell, (rows * columns,).
 
     The nearest survivor of the cell's own block, if there is one and `block` is given, else the nearest anywhere;
@@ -147,7 +148,7 @@ def owners_of(survivors: np.ndarray, grid: Grid, *, block: int | None = None) ->
     return owner
 
 
-def _nearest(survivors: np.ndarray, grid: Grid) -> np.ndarray:
+def _nearest(survivors: Array, grid: Grid) -> Array:
     """Position of the nearest survivor of each cell: along every row first, then over the rows."""
     rows, columns = grid
     far = rows + columns  # a row without survivors lies farther away than any real one
@@ -169,9 +170,9 @@ def _nearest(survivors: np.ndarray, grid: Grid) -> np.ndarray:
 
 
 def image_score(
-    responses: dict[int, np.ndarray],
+    responses: dict[int, Array],
     cls: dict[int, float],
-    recovered: np.ndarray,
+    recovered: Array,
     point: OperatingPoint,
     placement: Placement,
     calibration: Calibration,
@@ -215,7 +216,7 @@ class Enlarger:
         self._blur = [_gaussian(cells, smoothing) for cells in grid] if smoothing > 0 else None
         self._patch = size[0] // grid[0], size[1] // grid[1]
 
-    def __call__(self, patch_map: np.ndarray) -> np.ndarray:
+    def __call__(self, patch_map: Array) -> Array:
         """(rows, columns) -> (H, W) float32 in [0, 1]."""
         found = patch_map.astype(np.float32)
         if self._blur is not None:
@@ -227,7 +228,7 @@ class Enlarger:
         return np.clip(pixels, 0, 1, out=pixels)
 
 
-def _stretched(values: np.ndarray, patch: int) -> np.ndarray:
+def _stretched(values: Array, patch: int) -> Array:
     """(cells * patch, m) lines, each between those of the two cells whose centres it lies between; edges repeated."""
     cells, width = values.shape
     half = patch // 2
@@ -240,7 +241,7 @@ def _stretched(values: np.ndarray, patch: int) -> np.ndarray:
     return lines
 
 
-def _gaussian(cells: int, sigma: float) -> np.ndarray:
+def _gaussian(cells: int, sigma: float) -> Array:
     """(cells, cells) weights of a Gaussian cut at four sigma, edges repeated."""
     radius = max(1, int(4 * sigma + 0.5))
     offset = np.arange(-radius, radius + 1)
@@ -251,5 +252,5 @@ def _gaussian(cells: int, sigma: float) -> np.ndarray:
     return weights
 
 
-def _sigmoid(values: np.ndarray) -> np.ndarray:
+def _sigmoid(values: Array) -> Array:
     return 1 / (1 + np.exp(-values))

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keepad.detector import Detector, ImageSource
-from keepad.engines.detector import load_engine
 from keepad.engines.folder import EDITION, FORMAT, is_exported, read_description
+from keepad.engines.network import load_engine
 from keepad.errors import KeepADError
 from keepad.presets import OperatingPoint
 
 if TYPE_CHECKING:
-    from keepad.model import KeepAD
+    from keepad.network import KeepAD
 
 ENGINES = ("torch", "openvino", "onnx")
 
@@ -69,7 +69,7 @@ def open_detector(
 def exported(model: KeepAD, engine: str, precision: str, *, say: Say, images: Sequence[ImageSource] = ()) -> Path:
     """The folder of a detector that is exported to the user's cache, once; int8 chooses its scales by the images."""
     from keepad.backbone.weights import cache_folder
-    from keepad.engines.export import export
+    from keepad.engines.export.writing import export
 
     told = [FORMAT, EDITION, model.digests(), model.name, model.image_size]
     key = hashlib.sha256(json.dumps(told, sort_keys=True).encode())

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
+from keepad.arrays import Array
 from keepad.errors import KeepADError
 
 PACKAGES = {"openvino": "openvino", "onnx": "onnxruntime"}
@@ -20,7 +19,7 @@ MULTIPLES = {"openvino": 16, "onnx": 1}
 class Session(Protocol):
     """A loaded segment."""
 
-    def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
+    def __call__(self, **inputs: Array) -> list[Array]:
         """Its outputs, in the order of the segment; they hold until the session is called again.
 
         What its graph does not look at may be given all the same.
@@ -77,7 +76,7 @@ class _OpenVino:
         self._request, self._count = compiled.create_infer_request(), len(compiled.outputs)
         self._names = [one.get_any_name() for one in compiled.inputs]
 
-    def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
+    def __call__(self, **inputs: Array) -> list[Array]:
         self._request.infer([inputs[name] for name in self._names], share_inputs=True)
         return [self._request.get_output_tensor(number).data for number in range(self._count)]
 
@@ -94,7 +93,7 @@ class _Onnx:
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._names = [one.name for one in self._session.get_inputs()]
 
-    def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
+    def __call__(self, **inputs: Array) -> list[Array]:
         return self._session.run(None, {name: inputs[name] for name in self._names})
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.metrics.binning import BINS, bin_codes
 from keepad.metrics.pro import pro_of_counts, region_shares
@@ -21,7 +22,7 @@ from keepad.metrics.ranking import (
     rank_groups,
 )
 
-State = dict[str, np.ndarray]
+State = dict[str, Array]
 Values = NDArray[np.float32]
 
 
@@ -210,7 +211,7 @@ def _new_store(mode: str) -> _Histogram | _EveryPixel:
     return _Histogram() if mode == "histogram" else _EveryPixel()
 
 
-def _count_into(total: np.ndarray, codes: NDArray[np.int32], weights: Floats | None = None) -> None:
+def _count_into(total: Array, codes: NDArray[np.int32], weights: Floats | None = None) -> None:
     """Add to `total` (BINS,) the number of times each code occurs, or the sum of its weights."""
     if not len(codes):
         return

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
+from keepad.arrays import Array
 from keepad.errors import KeepADError
 
 SIZES = ("1-4", "5-16", ">16")
@@ -107,7 +108,7 @@ class Survival:
         self._retained += other._retained
         self._uncounted += other._uncounted
 
-    def state_dict(self) -> dict[str, np.ndarray]:
+    def state_dict(self) -> dict[str, Array]:
         """Arrays that restore this object with `load_state_dict`; they are copies and can be saved with `np.savez`."""
         return {
             "images": self._images.copy(),
@@ -116,7 +117,7 @@ class Survival:
             "uncounted": self._uncounted.copy(),
         }
 
-    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+    def load_state_dict(self, state: dict[str, Array]) -> None:
         """Continue from a state that `state_dict` gave; what was taken in before is dropped."""
         expected = self.state_dict()
         if {k: np.shape(v) for k, v in state.items()} != {k: v.shape for k, v in expected.items()}:

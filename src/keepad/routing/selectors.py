@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from keepad.dissimilarity import dissimilarity_to_landmarks
 from keepad.tokens import Shares
-from keepad.unlikeness import unlikeness_to_landmarks
 
 
 def selector_width(width: int) -> int:
@@ -64,7 +64,7 @@ class ShallowSelector(VisualScore):
         score = _on_cells(super().forward(x, None if shares is None else shares.mass), place)
         if self.unlike is None:
             return score
-        unlike = unlikeness_to_landmarks(x, index, grid, place=place, landmarks=landmarks)
+        unlike = dissimilarity_to_landmarks(x, index, grid, place=place, landmarks=landmarks)
         return score + self.unlike * standardised(unlike)
 
 
@@ -92,22 +92,22 @@ class DeepSelector(nn.Module):
         return torch.sigmoid(x @ direction * self.scale)
 
     def forward(
-        self, x: Tensor, prototypes: Tensor, unlikeness: Tensor | None = None, shares: Shares | None = None
+        self, x: Tensor, prototypes: Tensor, dissimilarity: Tensor | None = None, shares: Shares | None = None
     ) -> Tensor:
         """Fused risk r_i of the live cells of one image, (n, C) -> (m,).
 
         Args:
             x: (n, C) tokens that enter the router.
             prototypes: (2, C), normal and anomaly.
-            unlikeness: (m,) of the live cells, for a selector with that cue.
+            dissimilarity: (m,) of the live cells, for a selector with that cue.
             shares: Which of the tokens each cell has; None if each has its own.
         """
         visual = self.visual(x, None if shares is None else shares.mass)
         risk = visual + torch.tanh(self.gate) * self.anomaly(x, prototypes)
         risk = _on_cells(risk, None if shares is None else shares.place)
-        if self.unlike is None or unlikeness is None:
+        if self.unlike is None or dissimilarity is None:
             return risk
-        return risk + self.unlike * standardised(unlikeness)
+        return risk + self.unlike * standardised(dissimilarity)
 
 
 def _on_cells(values: Tensor, place: Tensor | None) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from keepad.arrays import Array
 from keepad.budgets import top_count
 from keepad.metrics import auroc
 from keepad.presets import Calibration, Placement, Reading
@@ -26,8 +27,8 @@ class HeldOut:
     Attributes:
         patch: (n, layers, N) cosine gaps of the patches.
         cls: (n, layers) cosine gaps of the CLS tokens.
-        unlike: (n, layers, N) unlikeness of the patches, or None where it is not read.
-        entry: (n, N) unlikeness of the patches that enter the deep router, or None likewise.
+        unlike: (n, layers, N) dissimilarity of the patches, or None where it is not read.
+        entry: (n, N) dissimilarity of the patches that enter the deep router, or None likewise.
         labels: (n,) 1 if anomalous.
         defects: (N,) bool for every image, or None where it is unknown.
         classes: Suite and class of every image.
@@ -39,13 +40,13 @@ class HeldOut:
     cls: Tensor
     unlike: Tensor | None
     entry: Tensor | None
-    labels: np.ndarray
-    defects: Sequence[np.ndarray | None]
+    labels: Array
+    defects: Sequence[Array | None]
     classes: Sequence[tuple[str, str]]
     layers: tuple[int, ...]
     grid: tuple[int, int]
 
-    def known_defects(self) -> tuple[list[int], np.ndarray]:
+    def known_defects(self) -> tuple[list[int], Array]:
         """Images whose defects are known, and (images, N) which patches those touch."""
         known = [(place, defect) for place, defect in enumerate(self.defects) if defect is not None]
         return [place for place, _ in known], np.stack([defect for _, defect in known])
@@ -77,14 +78,14 @@ class Validation:
 
 
 def level_readings(held: HeldOut, unlike: float, entry: float = 0.0, centre: float = 0.0) -> tuple[Reading, ...]:
-    """Readings that give every layer, and unlikeness beside the prototypes, the same spread over the source.
+    """Readings that give every layer, and dissimilarity beside the prototypes, the same spread over the source.
 
     Half of the evidence enters the sigmoid, so that responses of defects stay apart near 1.
 
     Args:
         held: Evidence about the source images.
-        unlike: Weight of a layer's own unlikeness, in units of spread.
-        entry: Weight of the unlikeness at the entry of the deep router.
+        unlike: Weight of a layer's own dissimilarity, in units of spread.
+        entry: Weight of the dissimilarity at the entry of the deep router.
         centre: Evidence of a patch above the source's mean that becomes a response of one half, in units of spread.
     """
     entry_weight = entry_bias = 0.0
@@ -178,13 +179,13 @@ class Said:
         top = self._patch[:, chosen].mean(1).topk(self._count, dim=1).values.mean(1)
         return torch.lerp(self._cls[:, chosen].mean(1), top, weight)
 
-    def scores(self, placement: Placement, calibration: Calibration) -> np.ndarray:
+    def scores(self, placement: Placement, calibration: Calibration) -> Array:
         """(n,) gated image scores."""
         base = self.blended(placement.base_layers, calibration.patch_weight)
         mid = self.blended(placement.mid_layers, calibration.patch_weight)
         return torch.lerp(base, mid, gate_of(base, calibration)).numpy()
 
-    def maps(self) -> np.ndarray:
+    def maps(self) -> Array:
         """(n, N) patch maps."""
         grids = self._patch.mean(1).view(-1, 1, *self._grid)
         return (smooth(grids, self._smoothing) if self._smoothing > 0 else grids).flatten(1).numpy()
@@ -209,7 +210,7 @@ def _moments(values: Tensor) -> tuple[float, float]:
     return float(values.mean()), max(float(values.std(correction=0)), 1e-6)
 
 
-def mean_auroc(scores: np.ndarray, labels: np.ndarray, classes: Sequence[tuple[str, str]]) -> float | None:
+def mean_auroc(scores: Array, labels: Array, classes: Sequence[tuple[str, str]]) -> float | None:
     """AUROC of each class, mean over the classes of a suite, then over suites; None where no class has both labels."""
     suites: dict[str, list[float]] = {}
     for name in sorted(set(classes)):
@@ -220,7 +221,7 @@ def mean_auroc(scores: np.ndarray, labels: np.ndarray, classes: Sequence[tuple[s
     return float(np.mean([np.mean(values) for values in suites.values()])) if suites else None
 
 
-def best_f1_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
+def best_f1_threshold(scores: Array, labels: Array) -> float:
     """The score from which calling things anomalous gives the best F1."""
     order = np.argsort(-scores, kind="stable")
     hits = np.cumsum(labels[order])

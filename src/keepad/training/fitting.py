@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from keepad.presets import Placement
-from keepad.training.bank import HeadBank, responses_of
-from keepad.training.cache import FeatureCache
 from keepad.training.calibration import HeldOut, Validation
+from keepad.training.dataset import Entry, Say, Source, folds_of, masks_of
+from keepad.training.feature_cache import FeatureCache
+from keepad.training.head_bank import HeadBank, responses_of
 from keepad.training.losses import dice, focal, label_entropy
 from keepad.training.recipe import DetectorRecipe
-from keepad.training.source import Entry, Say, Source, folds_of, masks_of
 from keepad.training.state import RunState
 from keepad.version import __version__
 
@@ -144,7 +144,7 @@ class Fitting:
 
     def _unlikeness(self, images: Sequence[Entry], layers: Sequence[int]) -> Tensor:
         """(n, layers, N) how unlike the rest of its image each patch is."""
-        return torch.stack([self._cache.unlikeness(image.key, layers, self._source.grid) for image in images])
+        return torch.stack([self._cache.dissimilarity(image.key, layers, self._source.grid) for image in images])
 
     # -- one epoch ---------------------------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ class DetectorRecipe:
         validation: "images" holds every fifth image of each class out; "products" trains one head for each product
             (suite, or class where there are few suites) without it and asks that head about it.
         level: Give every layer the same spread of evidence instead of one temperature.
-        unlike: Weight of unlikeness beside the prototypes, both in units of their spread on source; 0 is without.
-        entry: The same for unlikeness where the tokens enter the deep router.
+        unlike: Weight of dissimilarity beside the prototypes, both in units of their spread on source; 0 is without.
+        entry: The same for dissimilarity where the tokens enter the deep router.
         centre: Evidence above the source's mean that becomes a response of one half, in units of spread.
         smoothing: Sigma of a Gaussian on the patch map, in patches.
         top_fraction: Share of the tokens whose responses make the patch evidence of an image.
@@ -101,7 +101,7 @@ class RouterRecipe:
         batch: Images in a step.
         rate: Learning rate of AdamW.
         decay: Weight decay.
-        cues: Add unlikeness to the scores of both routers, by learned weights.
+        cues: Add dissimilarity to the scores of both routers, by learned weights.
         start: First values of the selectors: "drawn" from the seed, or "unlike" the mean of the image.
         point: Operating point whose routers run in training and validation.
         rescue: Tokens that the shallow router keeps beyond coverage in training; the point's own number if None.

@@ -9,7 +9,7 @@ import torch
 
 from keepad.errors import KeepADError
 from keepad.files import replacing
-from keepad.training.source import Say
+from keepad.training.dataset import Say
 
 
 class RunState:

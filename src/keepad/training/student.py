@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from keepad.model import Evidence, KeepAD
+from keepad.network import Evidence, KeepAD
 from keepad.presets import OperatingPoint
 from keepad.recovery import Known, recover
 from keepad.routing import DeepChoice, keep_deep, keep_shallow, standardised
@@ -63,7 +63,7 @@ def sparse_pass(model: KeepAD, tokens: Tokens, point: OperatingPoint, *, relaxed
     tokens = model.backbone.run(tokens, place.shallow, place.deep - 1, presence if relaxed else None)
 
     entered, deep, risks, choices = tokens.per_image(tokens.index), [], [], list[DeepChoice]()
-    entry = model.unlikeness(tokens) if model.reads_entry(point) else None
+    entry = model.dissimilarity(tokens) if model.reads_entry(point) else None
     for (x, index), unlike in zip(_images(tokens), _parts(tokens, entry), strict=True):
         risk = model.risk(x, unlike)
         choice = keep_deep(risk.detach(), index, grid, point.deep)

@@ -1,0 +1,128 @@
+"""FLOPs of a pass, counted from the tokens that really ran and from the sizes of the layers they ran through.
+
+A multiply-add is two FLOPs. What is counted are products with weights and attention: patch embedding, linear layers,
+QK^T and AV, selectors, and the head. Norms, activations, softmax and sums are not; they add about one percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from keepad.backbone import Backbone
+from keepad.budgets import on_lattice
+from keepad.detector import Finding
+from keepad.network import KeepAD, Outcome
+from keepad.presets import OperatingPoint, Placement
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """Sizes of one transformer block.
+
+    Attributes:
+        projections: Weights of the linear layers around attention: queries, keys, values, a gate if any, output.
+        mlp: Weights of the linear layers of the MLP, two of them in a plain one and three in SwiGLU.
+        attention: Width of attention, heads times width of a head.
+    """
+
+    projections: int
+    mlp: int
+    attention: int
+
+
+@dataclass(frozen=True)
+class BackboneShape:
+    """Sizes of a backbone.
+
+    Attributes:
+        patch: Weights that embed one patch.
+        prefix: Tokens besides the patches (CLS, registers).
+        blocks: Sizes of each block; a backbone need not be made of equal ones.
+    """
+
+    patch: int
+    prefix: int
+    blocks: tuple[BlockShape, ...]
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs of one image by what they were spent on."""
+
+    embed: int
+    linear: int
+    attention: int
+    selectors: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        return self.embed + self.linear + self.attention + self.selectors + self.head
+
+
+def shape_of(backbone: Backbone) -> BackboneShape:
+    """The sizes of a backbone, read off its layers."""
+    blocks = tuple(
+        BlockShape(
+            projections=_linear_weights(block.attn),
+            mlp=_linear_weights(block.mlp),
+            attention=block.attn.num_heads * block.attn.head_dim,
+        )
+        for block in backbone.vit.blocks
+    )
+    patch: int = backbone.vit.patch_embed.proj.weight.numel()
+    return BackboneShape(patch, backbone.prefix, blocks)
+
+
+def _linear_weights(module: nn.Module) -> int:
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
+
+
+def backbone_flops(shape: BackboneShape, embedded: int, entering: Sequence[int]) -> tuple[int, int, int]:
+    """FLOPs of one image in the patch embedding, the linear layers, and attention.
+
+    Args:
+        shape: Sizes of the backbone.
+        embedded: Patches of the whole grid.
+        entering: Live patches that entered block 1, 2, and so on; a pass that stops early lists fewer blocks.
+    """
+    linear = attention = 0
+    for block, patches in zip(shape.blocks, entering, strict=False):
+        length = patches + shape.prefix
+        linear += 2 * length * (block.projections + block.mlp)
+        attention += 4 * length**2 * block.attention
+    return 2 * embedded * shape.patch, linear, attention
+
+
+def patches_entering(place: Placement, grid: int, shallow: int, deep: int, *, early_exit: bool) -> list[int]:
+    """Live patches that entered each block that ran, from those of the grid and after each router."""
+    last = place.exit if early_exit else place.head_layers[-1]
+    return [grid if layer < place.shallow else shallow if layer < place.deep else deep for layer in range(1, last + 1)]
+
+
+def count_flops(model: KeepAD, outcome: Outcome | Finding, point: OperatingPoint) -> Flops:
+    """FLOPs that the pass at `point` which led to `outcome` spent on that image."""
+    rows, columns = outcome.patch_map.shape
+    grid, shallow, deep = rows * columns, len(outcome.survivors_shallow), len(outcome.survivors)
+    embedded = grid if outcome.thinned is None else len(outcome.thinned.index)
+    entering = patches_entering(model.placement, embedded, shallow, deep, early_exit=point.early_exit)
+    embed, linear, attention = backbone_flops(shape_of(model.backbone), embedded, entering)
+    width = model.backbone.width
+    selectors = 0
+    # A selector carries its key back through the query once; after that, a score is one product of vectors.
+    if point.shallow is not None:
+        selectors += 2 * _linear_weights(model.shallow) + 2 * embedded * width
+        if model.shallow.unlike is not None:
+            selectors += 2 * embedded * int(on_lattice(np.arange(grid), (rows, columns)).sum()) * width
+    if point.deep is not None:
+        selectors += 2 * _linear_weights(model.deep) + 2 * 2 * shallow * width
+    head = 2 * shallow**2 * width if model.reads_entry(point) else 0
+    for layer in (layer for layer in model.placement.head_layers if layer <= len(entering)):
+        head += 2 * (deep + 1) * width
+        if model.head.reads_dissimilarity(layer):
+            head += 2 * deep**2 * width
+    return Flops(embed, linear, attention, selectors, head)

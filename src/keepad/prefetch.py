@@ -1,0 +1,27 @@
+"""Work that runs ahead of whoever needs its results."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def prefetch(function: Callable[[T], U], items: Iterable[T], depth: int) -> Generator[U, None, None]:
+    """The function's results in order, computed in a background thread up to `depth` items ahead."""
+    waiting: deque[Future[U]] = deque()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > depth:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

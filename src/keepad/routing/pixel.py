@@ -1,0 +1,118 @@
+"""Pixel router: what the pixels prove redundant, before anything is computed of it. Nothing here needs torch.
+
+Where all pixels of neighbouring patches lie within a few grey levels of each other, one token can stand for all of
+them: nothing is hidden there, whatever the network thinks. The proof travels with the result as a bound for each
+dropped patch, and it is about the pixels, not about statistics of them: a single deviating pixel breaks it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keepad.arrays import Array
+from keepad.presets import PixelBudget
+
+_QUIET = 0.1  # share of the patches, the quietest ones, that tells how noisy the sensor is
+
+
+@dataclass(frozen=True)
+class PixelRouting:
+    """What the pixel router decided for one image.
+
+    Attributes:
+        index: (n,) grid indices of the patches that stay, ascending.
+        owner: (N,) the patch that stands for each cell; itself where it stays.
+        bound: (N,) grey levels by which any pixel of a cell may differ, in any channel, from any pixel of its owner; 0
+            where it stays.
+    """
+
+    index: Array
+    owner: Array
+    bound: Array
+
+    @property
+    def whole(self) -> bool:
+        """Whether every patch stays."""
+        return len(self.index) == len(self.owner)
+
+    @property
+    def place(self) -> Array:
+        """(N,) position in `index` of the patch that stands for each cell."""
+        return np.searchsorted(self.index, self.owner)
+
+    @property
+    def mass(self) -> Array:
+        """(n,) cells that each patch that stays stands for, itself included."""
+        return np.bincount(self.owner, minlength=len(self.owner))[self.index].astype(np.float32)
+
+
+def route_pixels(pixels: Array, patch: tuple[int, int], budget: PixelBudget) -> PixelRouting:
+    """One patch of every uniform block stays, and every other patch.
+
+    Args:
+        pixels: (H, W, 3) uint8 in whole patches.
+        patch: Height and width of a patch.
+        budget: What counts as uniform.
+    """
+    high, low = extremes(pixels, patch)
+    rows, columns, _ = high.shape
+    cell = np.arange(rows * columns)
+    owner, free = cell.reshape(rows, columns).copy(), np.ones((rows, columns), dtype=bool)
+    noise = budget.noise * _noise(high, low) if budget.noise else 0
+    for side, tolerance in budget.blocks:
+        uniform = _span(high, low, side) <= tolerance + noise
+        if not uniform.any():
+            continue
+        inside = uniform.repeat(side, 0).repeat(side, 1)[:rows, :columns] & free
+        owner[inside] = _middle(cell.reshape(rows, columns), side)[inside]
+        free &= ~inside
+    owner, bound = owner.reshape(-1), np.zeros(rows * columns, dtype=np.int16)
+    stays = owner == cell
+    dropped = np.flatnonzero(~stays)
+    if len(dropped):
+        high, low, theirs = high.reshape(-1, 3), low.reshape(-1, 3), owner[dropped]
+        bound[dropped] = np.maximum(high[dropped] - low[theirs], high[theirs] - low[dropped]).max(1)
+    return PixelRouting(np.flatnonzero(stays), owner, bound)
+
+
+def extremes(pixels: Array, patch: tuple[int, int]) -> tuple[Array, Array]:
+    """(rows, columns, 3) highest and lowest value of each channel in each patch."""
+    height, width, _ = pixels.shape
+    rows, columns = height // patch[0], width // patch[1]
+    lines = pixels.reshape(rows, patch[0], width * 3)  # along whole lines first: that is one pass over the bytes
+    high, low = (_over_columns(best, best.reduce(lines, axis=1), columns) for best in (np.maximum, np.minimum))
+    return high.astype(np.int16), low.astype(np.int16)
+
+
+def _span(high: Array, low: Array, side: int) -> Array:
+    """Largest difference within each block of side x side patches, over the channels; blocks may be cut at the end."""
+    rows, columns, _ = high.shape
+    # Repeating the last row and column fills a block up with patches that it has already.
+    row = np.minimum(np.arange(rows + -rows % side), rows - 1)
+    column = np.minimum(np.arange(columns + -columns % side), columns - 1)
+    ends = []
+    for best, values in ((np.maximum, high), (np.minimum, low)):
+        lines = values[row][:, column].reshape(len(row) // side, side, len(column) * 3)
+        ends.append(_over_columns(best, best.reduce(lines, axis=1), len(column) // side))
+    return (ends[0] - ends[1]).max(-1)
+
+
+def _over_columns(best: np.ufunc, lines: Array, columns: int) -> Array:
+    """(rows, columns, 3) extremes of lines of pixels, (rows, width * 3), cut into so many equal parts."""
+    parts = lines.reshape(len(lines), columns, -1, 3).transpose(2, 0, 1, 3)
+    return best.reduce(np.ascontiguousarray(parts), axis=0)  # over an axis of its own that is many times faster
+
+
+def _middle(cell: Array, side: int) -> Array:
+    """(rows, columns) the patch nearest to the middle of each cell's block, its upper left one of equals."""
+    rows, columns = cell.shape
+    row = np.minimum(np.arange(rows) // side * side + (side - 1) // 2, rows - 1)
+    column = np.minimum(np.arange(columns) // side * side + (side - 1) // 2, columns - 1)
+    return cell[row][:, column]
+
+
+def _noise(high: Array, low: Array) -> float:
+    """Grey levels between the extremes of the quietest patches: what the sensor adds where there is nothing to see."""
+    return float(np.quantile((high - low).max(-1), _QUIET))

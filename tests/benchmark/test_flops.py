@@ -1,0 +1,85 @@
+"""Counted FLOPs against torch's own counter, on real passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from keepad.backbone import build_backbone
+from keepad.benchmark.flops import BackboneShape, BlockShape, backbone_flops, count_flops, patches_entering, shape_of
+from keepad.loading import with_fresh_parts
+from keepad.network import KeepAD, Outcome
+from keepad.presets import POINTS, Placement
+from random_weights import lively
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Counting needs no second thread, and on a busy machine two would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@torch.inference_mode()
+def outcomes_of(model: KeepAD, point: str, images: int) -> list[Outcome]:
+    x = torch.rand(images, 3, *model.image_size, generator=torch.Generator().manual_seed(0))
+    return model.finish(model.prefix(x), POINTS[point], model.image_size)
+
+
+def counted_by_torch(model: KeepAD, point: str, images: int) -> tuple[int, list[Outcome]]:
+    # The math backend shows attention as the two products it is made of.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        outcomes = outcomes_of(model, point, images)
+    return counter.get_total_flops(), outcomes
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_agrees_with_torch_on_one_image(tiny: KeepAD, point: str) -> None:
+    expected, (outcome,) = counted_by_torch(tiny, point, 1)
+    assert count_flops(tiny, outcome, POINTS[point]).total == pytest.approx(expected, rel=0.002)
+
+
+def test_agrees_with_torch_for_swiglu_rotary_positions_and_separate_projections() -> None:
+    backbone, spec = build_backbone("eva02_tiny_patch14_224", seed=1)
+    model = with_fresh_parts(lively(backbone), spec, seed=2, image_size=(7 * 14, 8 * 14))
+    expected, (outcome,) = counted_by_torch(model, "prune70", 1)
+    assert count_flops(model, outcome, POINTS["prune70"]).total == pytest.approx(expected, rel=0.002)
+
+
+def test_agrees_with_torch_on_a_batch_whose_images_keep_different_numbers(tiny: KeepAD) -> None:
+    expected, outcomes = counted_by_torch(tiny, "prune50", 3)
+    total = sum(count_flops(tiny, outcome, POINTS["prune50"]).total for outcome in outcomes)
+    assert total == pytest.approx(expected, rel=0.002)
+
+
+def test_sizes_are_those_of_the_layers(tiny: KeepAD) -> None:
+    shape = shape_of(tiny.backbone)
+    assert (shape.patch, shape.prefix, len(shape.blocks)) == (3 * 16 * 16 * 192, 1, 12)
+    assert shape.blocks[0] == BlockShape(projections=4 * 192 * 192, mlp=2 * 4 * 192 * 192, attention=192)
+
+
+def test_formula_by_hand() -> None:
+    shape = BackboneShape(patch=12, prefix=1, blocks=(BlockShape(projections=16, mlp=32, attention=2),) * 3)
+    # 4 patches; blocks of 5 and 3 tokens run, the third never does
+    assert backbone_flops(shape, 4, [4, 2]) == (2 * 4 * 12, 2 * (5 + 3) * 48, 4 * (25 + 9) * 2)
+
+
+def test_routers_act_on_what_enters_their_block() -> None:
+    place = Placement.for_depth(12)  # routers before blocks 4 and 6, exit after 11
+    assert patches_entering(place, 99, 50, 20, early_exit=True) == [99] * 3 + [50] * 2 + [20] * 6
+    assert patches_entering(place, 99, 99, 99, early_exit=False) == [99] * 12
+
+
+def test_pruning_costs_less_everywhere_but_in_the_selectors(tiny: KeepAD) -> None:
+    dense, pruned = (count_flops(tiny, outcomes_of(tiny, point, 1)[0], POINTS[point]) for point in ("dense", "prune70"))
+    assert dense.selectors == 0 < pruned.selectors < 0.01 * pruned.total
+    assert dense.embed == pruned.embed
+    assert pruned.linear < dense.linear
+    assert pruned.attention < dense.attention
+    assert pruned.head < dense.head
