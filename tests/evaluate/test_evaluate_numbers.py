@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from keepad.data import load_mask, read_dataset
 from keepad.errors import KeepADError
-from keepad.evaluate import evaluate
+from keepad.evaluate import Options, evaluate
 from keepad.evaluate.results import METRICS, ClassOutcome, make_averages, make_records, make_survival
 from keepad.metrics import PixelMetrics, defect_tokens
 from keepad.presets import POINTS as PRESETS
@@ -29,8 +29,8 @@ def results(tiny, dataset, one_thread, tmp_path_factory):
 
 
 def record_of(results, suite, cls, point):
-    (found,) = [r for r in results.records if (r["suite"], r["class"], r["point"]) == (suite, cls, point)]
-    return found
+    (record,) = [r for r in results.records if (r["suite"], r["class"], r["point"]) == (suite, cls, point)]
+    return record
 
 
 def test_there_is_one_record_for_each_suite_class_and_point(results):
@@ -47,10 +47,9 @@ def test_there_is_one_record_for_each_suite_class_and_point(results):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_metrics_are_those_of_scikit_learn_on_the_same_predictions(tiny, dataset, results, monkeypatch, point):
-    monkeypatch.setattr(tiny, "point", PRESETS[point])
+def test_metrics_are_those_of_scikit_learn_on_the_same_predictions(tiny, dataset, results, point):
     samples = [sample for sample in dataset.by_class()["parts", "bolt"] if sample.split == "test"]
-    predictions = [tiny(sample.image) for sample in samples]
+    predictions = [tiny(sample.image, point=PRESETS[point]) for sample in samples]
     labels = [sample.label for sample in samples]
     scores = [prediction.pred_score for prediction in predictions]
     masks = [load_mask(sample, tiny.image_size) for sample in samples]
@@ -72,30 +71,35 @@ def test_metrics_are_those_of_scikit_learn_on_the_same_predictions(tiny, dataset
     ]
     shallow, final = np.mean(shares, axis=0)
     assert (record["dtr_shallow"], record["dtr"]) == pytest.approx((100 * shallow, 100 * final))
-    assert record["cmr"] == pytest.approx(100 * np.mean([one[1] == 0 for one in shares]))
+    assert record["cmr"] == pytest.approx(100 * np.mean([share[1] == 0 for share in shares]))
     assert record["keep_shallow"] == pytest.approx(100 * np.mean([p.keep_shallow for p in predictions]))
     assert record["keep"] == pytest.approx(100 * np.mean([p.keep_final for p in predictions]))
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_points_that_share_a_prefix_get_what_each_gets_alone(tiny, dataset, results, tmp_path, point):
+def test_points_that_share_early_blocks_get_what_each_gets_alone(tiny, dataset, results, tmp_path, point):
     alone = evaluate(tiny, dataset, [point], tmp_path / "out")
     assert alone.records == [record for record in results.records if record["point"] == point]
 
 
-def test_the_prefix_is_computed_once_for_all_points_that_see_the_same_patches(tiny, dataset, tmp_path, monkeypatch):
-    prefixes = []
-    monkeypatch.setattr(tiny, "prefix", lambda *given: prefixes.append(given) or type(tiny).prefix(tiny, *given))
+def test_early_blocks_run_once_for_all_points_with_the_same_patches(tiny, dataset, tmp_path, monkeypatch):
+    calls, network = [], tiny.network
+
+    def encode(*arguments, **named):
+        calls.append(arguments)
+        return type(network).encode(network, *arguments, **named)
+
+    monkeypatch.setattr(network, "encode", encode)
     points = ["dense", "paper50", "paper70", "prune50", "prune70"]
     evaluate(tiny, dataset.select(classes="cap"), points, tmp_path / "out")
-    assert len(prefixes) == 4 * 2  # images, whole and thinned
+    assert len(calls) == 4 * 2  # images, with and without the pixel router
 
 
 def test_batches_give_the_same_ranking(tiny, dataset, results, tmp_path):
-    batched = evaluate(tiny, dataset, POINTS, tmp_path / "out", batch_size=4)
-    for one, other in zip(results.records, batched.records, strict=True):
-        assert one["keep"] == other["keep"]
-        assert one["i_auroc"] == other["i_auroc"]
+    batched = evaluate(tiny, dataset, POINTS, tmp_path / "out", Options(batch_size=4))
+    for alone, together in zip(results.records, batched.records, strict=True):
+        assert alone["keep"] == together["keep"]
+        assert alone["i_auroc"] == together["i_auroc"]
 
 
 def test_without_masks_there_are_image_metrics_only(results):
@@ -118,15 +122,15 @@ def test_without_normal_images_there_is_no_ranking_of_images(tiny, folder, tmp_p
 
 
 def test_a_limit_takes_both_labels_and_always_the_same_images(tiny, dataset, tmp_path):
-    first = evaluate(tiny, dataset.select(suites="parts"), ["dense"], tmp_path / "first", limit=3)
-    again = evaluate(tiny, dataset.select(suites="parts"), ["dense"], tmp_path / "again", limit=3)
+    first = evaluate(tiny, dataset.select(suites="parts"), ["dense"], tmp_path / "first", Options(limit=3))
+    again = evaluate(tiny, dataset.select(suites="parts"), ["dense"], tmp_path / "again", Options(limit=3))
     assert [(r["class"], r["n_good"], r["n_defect"]) for r in first.records] == [("bolt", 1, 2), ("cap", 1, 2)]
     assert [row["key"] for row in first.images] == [row["key"] for row in again.images]
 
 
 def test_suites_named_in_the_checkpoint_count_as_seen(tiny, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(tiny, "provenance", {"data": [{"suite": "parts"}]})
-    results = evaluate(tiny, dataset, ["dense"], tmp_path / "out", limit=2)
+    monkeypatch.setattr(tiny.network, "provenance", {"data": [{"suite": "parts"}]})
+    results = evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=2))
     assert {r["suite"]: r["seen_in_training"] for r in results.records} == {"brainmri": False, "parts": True}
     assert results.averages["unseen"]["dense"]["i_auroc"] == results.averages["suites"]["brainmri"]["dense"]["i_auroc"]
 
@@ -198,6 +202,13 @@ def test_deltas_are_against_dense():
     assert of_points["prune70"]["delta"]["p_auroc"] is None
 
 
+def test_deltas_are_against_another_reference_where_it_is_named():
+    records = make_records([made_up("a", "one", PERFECT)], POINTS)
+    averages = make_averages(records, POINTS, reference="prune70")["overall"]
+    assert averages["prune70"]["delta"]["i_auroc"] == 0
+    assert averages["dense"]["delta"]["i_auroc"] == pytest.approx(100)
+
+
 def test_without_dense_there_is_no_delta():
     records = make_records([made_up("a", "one", PERFECT)], ["prune70"])
     assert make_averages(records, ["prune70"])["overall"]["prune70"]["delta"] is None
@@ -217,12 +228,12 @@ def test_survival_is_pooled_over_images_by_size_and_router():
 
 
 def test_gradients_are_not_tracked(tiny, dataset, tmp_path, monkeypatch):
-    modes = []
+    modes, network = [], tiny.network
 
-    def finish(*arguments):
+    def respond(*arguments, **named):
         modes.append(torch.is_inference_mode_enabled())
-        return type(tiny).finish(tiny, *arguments)
+        return type(network).respond(network, *arguments, **named)
 
-    monkeypatch.setattr(tiny, "finish", finish)
+    monkeypatch.setattr(network, "respond", respond)
     evaluate(tiny, dataset.select(classes="cap"), ["dense"], tmp_path / "out")
     assert modes == [True] * 4

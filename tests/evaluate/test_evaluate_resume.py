@@ -13,7 +13,7 @@ from evaluate_trees import POINTS, numbers_in
 
 from keepad.data import read_dataset
 from keepad.errors import KeepADError
-from keepad.evaluate import evaluate, run
+from keepad.evaluate import Options, evaluate, evaluation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(autouse=True)
 def _save_often(monkeypatch):
     """The state of so few images would otherwise be saved only at the end of a class."""
-    monkeypatch.setattr(run, "_SAVE_EVERY", 2)
+    monkeypatch.setattr(evaluation, "SAVE_EVERY", 2)
 
 
 class Killed(BaseException):
@@ -32,13 +32,13 @@ def kill_after(monkeypatch, model, calls):
     """Let the detector die at its n-th pass; a pass is one image at one operating point."""
     left = [calls]
 
-    def finish(*arguments):
-        if left[0] == 0:
+    def infer(pixels, points, stages=None):
+        left[0] -= len(pixels) * len(points)
+        if left[0] < 0:
             raise Killed
-        left[0] -= 1
-        return type(model).finish(model, *arguments)
+        return type(model).infer(model, pixels, points, stages)
 
-    monkeypatch.setattr(model, "finish", finish)
+    monkeypatch.setattr(model, "infer", infer)
 
 
 def lines_in(out: Path) -> list[int]:
@@ -55,7 +55,7 @@ def finished(tiny, dataset, one_thread, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(finished):
-    """What an uninterrupted run gives."""
+    """The numbers of an uninterrupted run."""
     return numbers_in(finished)
 
 
@@ -86,13 +86,13 @@ def test_a_run_may_be_killed_many_times(tiny, dataset, tmp_path, monkeypatch, wh
 
 
 def test_batches_resume_at_the_same_borders(tiny, dataset, tmp_path, monkeypatch):
-    evaluate(tiny, dataset, POINTS, tmp_path / "whole", batch_size=2)
+    evaluate(tiny, dataset, POINTS, tmp_path / "whole", Options(batch_size=2))
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
         kill_after(patched, tiny, 7)
         with pytest.raises(Killed):
-            evaluate(tiny, dataset, POINTS, out, batch_size=2)
-    evaluate(tiny, dataset, POINTS, out, batch_size=2)
+            evaluate(tiny, dataset, POINTS, out, Options(batch_size=2))
+    evaluate(tiny, dataset, POINTS, out, Options(batch_size=2))
     assert numbers_in(out) == numbers_in(tmp_path / "whole")
 
 
@@ -130,50 +130,50 @@ def test_a_finished_run_only_makes_its_tables_again(tiny, dataset, tmp_path, mon
 
 
 def test_another_model_is_refused(tiny, dataset, tmp_path):
-    evaluate(tiny, dataset, ["dense"], tmp_path / "out", limit=1)
+    evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=1))
     sentence = "with other {}; choose another folder, or start over with --fresh"
 
     other = copy.deepcopy(tiny)
-    other.head.patch.data[0, 0, 0] += 1e-3
+    other.network.head.patch.data[0, 0, 0] += 1e-3
     with pytest.raises(KeepADError, match=sentence.format("checkpoint")):
-        evaluate(other, dataset, ["dense"], tmp_path / "out", limit=1)
+        evaluate(other, dataset, ["dense"], tmp_path / "out", Options(limit=1))
 
     other = copy.deepcopy(tiny)
-    other.calibration = replace(tiny.calibration, patch_weight=0.4)
+    other.network.calibration = replace(tiny.calibration, patch_weight=0.4)
     with pytest.raises(KeepADError, match=sentence.format("checkpoint")):
-        evaluate(other, dataset, ["dense"], tmp_path / "out", limit=1)
+        evaluate(other, dataset, ["dense"], tmp_path / "out", Options(limit=1))
 
     other = copy.deepcopy(tiny)
-    other.backbone.vit.cls_token.data[0, 0, 0] += 1e-3
+    other.network.backbone.vit.cls_token.data[0, 0, 0] += 1e-3
     with pytest.raises(KeepADError, match=sentence.format("backbone")):
-        evaluate(other, dataset, ["dense"], tmp_path / "out", limit=1)
+        evaluate(other, dataset, ["dense"], tmp_path / "out", Options(limit=1))
 
 
 def test_other_points_and_other_images_are_refused(tiny, dataset, tmp_path):
-    evaluate(tiny, dataset, ["dense"], tmp_path / "out", limit=1)
+    evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=1))
     with pytest.raises(KeepADError, match="with other operating points; "):
-        evaluate(tiny, dataset, ["prune70"], tmp_path / "out", limit=1)
+        evaluate(tiny, dataset, ["prune70"], tmp_path / "out", Options(limit=1))
     with pytest.raises(KeepADError, match="with other images; "):
-        evaluate(tiny, dataset, ["dense"], tmp_path / "out", limit=2)
+        evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=2))
 
 
 def test_fresh_starts_over(tiny, dataset, tmp_path):
     out = tmp_path / "out"
-    evaluate(tiny, dataset, ["dense"], out, limit=1)
-    results = evaluate(tiny, dataset, ["prune70"], out, limit=2, fresh=True)
+    evaluate(tiny, dataset, ["dense"], out, Options(limit=1))
+    results = evaluate(tiny, dataset, ["prune70"], out, Options(limit=2, fresh=True))
     assert results.computed == 6
     assert lines_in(out) == [2, 2, 2]
 
 
 def test_progress_counts_every_image_once(tiny, dataset, tmp_path, monkeypatch):
-    told = []
+    counts = []
 
     class Bar:
         def __init__(self, title, total):
-            told.append(total)
+            counts.append(total)
 
         def __enter__(self):
-            return told.append
+            return counts.append
 
         def __exit__(self, *_):
             pass
@@ -182,15 +182,15 @@ def test_progress_counts_every_image_once(tiny, dataset, tmp_path, monkeypatch):
         kill_after(patched, tiny, 9)
         with pytest.raises(Killed):
             evaluate(tiny, dataset, ["dense"], tmp_path / "out")
-    evaluate(tiny, dataset, ["dense"], tmp_path / "out", progress=Bar)
-    assert told[:2] == [14, 8]  # of the nine images done, eight are saved
-    assert sum(told[1:]) == 14
+    evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(progress=Bar))
+    assert counts[:2] == [14, 8]  # of the nine images done, eight are saved
+    assert sum(counts[1:]) == 14
 
 
 # -- images that cannot be used --------------------------------------------------------------------------------------
 
 
-def test_a_broken_image_and_a_broken_mask_are_left_out_and_said(tiny, folder, tmp_path):
+def test_a_broken_image_and_a_broken_mask_are_left_out_and_listed(tiny, folder, tmp_path):
     dataset = read_dataset(folder)
     (folder / "parts" / "bolt" / "test" / "good" / "001.png").write_bytes(b"no image")
     (folder / "parts" / "cap" / "ground_truth" / "spot" / "000_mask.png").write_bytes(b"no mask")
@@ -215,5 +215,5 @@ def test_an_image_that_was_put_right_is_taken_in(tiny, folder, tmp_path, whole):
     results = evaluate(tiny, dataset, POINTS, tmp_path / "out")
     assert (results.computed, results.errors) == (1, [])
     again = json.loads((tmp_path / "out" / "results.json").read_text())
-    for one, other in zip(again["records"], whole["records"], strict=True):
-        assert one == pytest.approx(other)
+    for record, expected in zip(again["records"], whole["records"], strict=True):
+        assert record == pytest.approx(expected)

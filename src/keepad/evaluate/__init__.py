@@ -1,8 +1,20 @@
-"""Evaluation: many operating points over one shared prefix, resumable, with tables, plots and a page of cases."""
+"""Evaluation, the one place that measures accuracy: variants side by side, resumable, with tables, plots and cases."""
 
 from keepad.evaluate.cases import write_cases
-from keepad.evaluate.evaluation import evaluate
+from keepad.evaluate.evaluation import Options, evaluate
 from keepad.evaluate.plots import write_plots
 from keepad.evaluate.results import Results
+from keepad.evaluate.selection import seen_suites, unseen
+from keepad.evaluate.variants import Variant, View
 
-__all__ = ["Results", "evaluate", "write_cases", "write_plots"]
+__all__ = [
+    "Options",
+    "Results",
+    "Variant",
+    "View",
+    "evaluate",
+    "seen_suites",
+    "unseen",
+    "write_cases",
+    "write_plots",
+]

@@ -15,10 +15,10 @@ from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.evaluate.results import Results
 from keepad.evaluate.state import Row, key_of
+from keepad.evaluate.variants import Variant
 from keepad.files import replacing
-from keepad.presets import OperatingPoint, operating_point
 
-_A_KIND = 3  # images shown of each kind
+_PER_KIND = 3  # images shown of each kind
 _WIDTH, _MASK_WIDTH, _QUALITY = 1100, 340, 82
 
 _CSS = """
@@ -35,27 +35,16 @@ img{display:block;max-width:100%;height:auto}
 """
 
 
-def write_cases(
-    model: Detector,
-    dataset: Dataset,
-    results: Results,
-    point: str | OperatingPoint | None = None,
-) -> Path:
-    """The page, written beside the results; the few images that it shows go through the model once more.
+def write_cases(detector: Detector, dataset: Dataset, results: Results) -> Path:
+    """The page of the last variant that prunes, beside the results; the images that it shows are inferred once more.
 
     Args:
-        model: The detector that was evaluated.
+        detector: The detector that was evaluated.
         dataset: The data set that was evaluated.
-        results: What `evaluate` gave for them.
-        point: Operating point to show, one of those evaluated; None takes the last one that prunes.
+        results: Their results.
     """
-    chosen = operating_point(point or _last_pruned(results))
     samples = {key_of(sample.image, sample): sample for sample in dataset.samples}
-    before, model.point = model.point, chosen
-    try:
-        page = "".join(_page(model, samples, results, chosen.name))
-    finally:
-        model.point = before
+    page = "".join(_page(detector, samples, results, _last_pruned(results)))
     path = results.out / "cases.html"
     try:
         with replacing(path) as partial:
@@ -67,14 +56,14 @@ def write_cases(
     return path
 
 
-def _last_pruned(results: Results) -> str:
-    points = results.content["settings"]["points"]
-    pruned = [name for name, settings in points.items() if settings["shallow"] or settings["deep"]]
-    return (pruned or list(points))[-1]
+def _last_pruned(results: Results) -> Variant:
+    """The last variant that prunes, or else the last; of the images as they are where there is one."""
+    plain = [variant for variant in results.variants if variant.view is None] or list(results.variants)
+    return ([variant for variant in plain if variant.point.shallow or variant.point.deep] or plain)[-1]
 
 
-def _page(model: Detector, samples: dict[str, Sample], results: Results, point: str) -> Iterator[str]:
-    settings = results.content["settings"]
+def _page(detector: Detector, samples: dict[str, Sample], results: Results, variant: Variant) -> Iterator[str]:
+    settings, point = results.content["settings"], variant.name
     yield (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Cases at {escape(point)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_CSS}</style></head><body>\n'
@@ -82,7 +71,7 @@ def _page(model: Detector, samples: dict[str, Sample], results: Results, point: 
         f'<p class="warn">This page shows images of the data set, under its own licence. '
         "It must not be redistributed.</p>\n"
         f"<p>Made by <code>{escape(settings['command'])}</code> with {escape(settings['model'])} on "
-        f"{escape(settings['backbone'])}. Beside each picture is the mask of the defect, where there is one.</p>\n"
+        f"{escape(settings['backbone'])}. Beside each picture: the mask of the defect, where one exists.</p>\n"
     )
     for suite in results.averages["suites"]:
         rows = [row for row in results.images if row["suite"] == suite]
@@ -90,24 +79,25 @@ def _page(model: Detector, samples: dict[str, Sample], results: Results, point: 
         for title, chosen in _kinds(rows, point):
             yield f"<h3>{title}</h3>\n"
             for row in chosen:
-                yield _figure(model, samples[row["key"]], row, point)
+                yield _figure(variant.detector or detector, samples[row["key"]], row, variant)
     yield "</body></html>\n"
 
 
 def _kinds(rows: list[Row], point: str) -> Iterator[tuple[str, list[Row]]]:
-    """What to show of a suite: a heading and its images, for each kind that occurs."""
+    """Heading and images of each kind of case that occurs in a suite."""
 
     def score(row: Row) -> float:
-        return row["points"][point]["score"]
+        value: float = row["points"][point]["score"]
+        return value
 
     anomalous = sorted((row for row in rows if row["label"] == 1), key=score)
     normal = sorted((row for row in rows if row["label"] == 0), key=score)
     vanished = [row for row in anomalous if row["defect_tokens"] and row["points"][point]["defect"] == 0]
     kinds: tuple[tuple[str, Callable[[], list[Row]]], ...] = (
-        ("Anomalous, highest scores", lambda: anomalous[::-1][:_A_KIND]),
-        ("Anomalous, lowest scores", lambda: anomalous[:_A_KIND]),
-        ("Normal, highest scores", lambda: normal[::-1][:_A_KIND]),
-        (f"Defect vanished completely ({len(vanished)} of {len(anomalous)})", lambda: vanished[:_A_KIND]),
+        ("Anomalous, highest scores", lambda: anomalous[::-1][:_PER_KIND]),
+        ("Anomalous, lowest scores", lambda: anomalous[:_PER_KIND]),
+        ("Normal, highest scores", lambda: normal[::-1][:_PER_KIND]),
+        (f"Defect vanished completely ({len(vanished)} of {len(anomalous)})", lambda: vanished[:_PER_KIND]),
     )
     for title, choose in kinds:
         chosen = choose()
@@ -115,24 +105,24 @@ def _kinds(rows: list[Row], point: str) -> Iterator[tuple[str, list[Row]]]:
             yield title, chosen
 
 
-def _figure(model: Detector, sample: Sample, row: Row, point: str) -> str:
-    values = row["points"][point]
+def _figure(detector: Detector, sample: Sample, row: Row, variant: Variant) -> str:
+    values = row["points"][variant.name]
     caption = f"<b>{escape(row['key'])}</b> · {escape(sample.defect)} · score {values['score']:.3f}"
     if row["defect_tokens"] is not None:
         caption += f" · {values['defect']} of {row['defect_tokens']} defect tokens left"
-    picture = model.forward(sample.image).plot()
+    picture = detector(sample.image, point=variant.point).plot()
     pictures = _embedded(picture, _WIDTH, "image, anomaly map and surviving tokens")
     if row["defect_tokens"] is not None:
-        mask = Image.fromarray(load_mask(sample, model.image_size)).convert("L")
+        mask = Image.fromarray(load_mask(sample, detector.image_size)).convert("L")
         pictures += _embedded(mask, _MASK_WIDTH, "mask of the defect")
     return f"<figure><figcaption>{caption}</figcaption>{pictures}</figure>\n"
 
 
-def _embedded(picture: Image.Image, width: int, words: str) -> str:
+def _embedded(picture: Image.Image, width: int, alt: str) -> str:
     if picture.width > width:
         picture = picture.resize((width, round(picture.height * width / picture.width)), Image.Resampling.LANCZOS)
     buffer = BytesIO()
     picture.save(buffer, "JPEG", quality=_QUALITY)
     data = base64.b64encode(buffer.getvalue()).decode()
     size = f'width="{picture.width}" height="{picture.height}"'
-    return f'<img src="data:image/jpeg;base64,{data}" {size} alt="{words}" loading="lazy">'
+    return f'<img src="data:image/jpeg;base64,{data}" {size} alt="{alt}" loading="lazy">'

@@ -1,27 +1,29 @@
-"""evaluate(): every test image through the network once, all operating points from the prefix they share."""
+"""evaluate(): variants of a detector on every test image, from early blocks that are computed once."""
 
 from __future__ import annotations
 
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from keepad.arrays import Array
-from keepad.console import command_line
+from keepad.console import Advance, Progress, command_line, no_progress
 from keepad.data import Dataset, Sample, load_mask
-from keepad.detector import Detector, Finding
+from keepad.detector import Detector
 from keepad.errors import KeepADError
+from keepad.evaluate.fingerprint import fingerprint
 from keepad.evaluate.markdown import to_markdown
 from keepad.evaluate.results import (
+    REFERENCE,
     ClassOutcome,
     Results,
     make_averages,
@@ -29,77 +31,89 @@ from keepad.evaluate.results import (
     make_records,
     make_survival,
 )
-from keepad.evaluate.state import ClassState, Row, fingerprint, key_of, open_folder
+from keepad.evaluate.selection import groups_of, seen_suites
+from keepad.evaluate.state import ClassState, Row, key_of, open_folder
+from keepad.evaluate.variants import Variant, VariantLike, View, as_variants, passes_of
 from keepad.files import replacing
 from keepad.images import read_image, to_input
+from keepad.inference import Inference
 from keepad.metrics import defect_tokens
 from keepad.prefetch import prefetch
-from keepad.presets import OperatingPoint, operating_point
 from keepad.version import __version__
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-
-_SAVE_EVERY = 25  # images that a kill may cost
-_READ_AHEAD = 3  # batches decoded while the network runs
-
-T = TypeVar("T")
-U = TypeVar("U")
+SAVE_EVERY = 25  # images that a kill may cost
+_PREFETCHED = 3  # batches decoded while the network runs
 
 
-@contextmanager
-def _silent(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    yield lambda steps: None
+@dataclass(frozen=True)
+class Options:
+    """How an evaluation runs.
+
+    Attributes:
+        batch_size: Images that share one forward pass.
+        limit: Largest number of images per class, anomalous and normal in equal parts, spread evenly; None is all.
+        reference: Name of the variant that deltas are against.
+        fresh: Drop the state in the folder and start over.
+        command: Words of the command that runs it, for the record.
+        progress: Progress bar, such as `keepad.console.progress`.
+    """
+
+    batch_size: int = 1
+    limit: int | None = None
+    reference: str = REFERENCE
+    fresh: bool = False
+    command: Sequence[str] = ()
+    progress: Progress = no_progress
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise KeepADError(f"the batch size must be at least 1, not {self.batch_size}.")
+        if self.limit is not None and self.limit < 1:
+            raise KeepADError(f"the limit must be at least one image per class, not {self.limit}.")
 
 
 def evaluate(
-    model: Detector,
+    detector: Detector,
     dataset: Dataset,
-    points: Sequence[str | OperatingPoint],
+    variants: Sequence[VariantLike],
     out: str | Path,
-    *,
-    batch_size: int = 1,
-    limit: int | None = None,
-    fresh: bool = False,
-    command: Sequence[str] = (),
-    progress: Progress = _silent,
+    options: Options | None = None,
 ) -> Results:
-    """The measures of every operating point on the test images, also as `results.json` and `results.md` in `out`.
+    """The metrics of every variant on the test images, also as `results.json` and `results.md` in `out`.
 
-    What is finished is kept in `out`/state: after a kill the same call goes on, and once all is done it only makes the
+    Finished images are kept in `out`/state: after a kill the same call goes on, and once all are done it only makes the
     tables again. Images that could not be used are tried again each time.
 
     Args:
-        model: The detector; its own operating point plays no part.
+        detector: Runs every variant that has no detector of its own; its own operating point plays no part.
         dataset: Only its test split is used.
-        points: Operating points; deltas are against the one called "dense".
+        variants: Variants, operating points, or names of operating points.
         out: Folder for results and state.
-        batch_size: Images that share one forward pass.
-        limit: At most so many images a class, anomalous and normal ones in equal parts, spread evenly; None is all.
-        fresh: Drop the state in `out` and start over.
-        command: What was typed to get here, for the record.
-        progress: Called with a title and the number of images; a context manager that gives what is called with the
-            number of images done since, such as `keepad.console.progress`.
+        options: How to run; the defaults if None.
 
     Raises:
         KeepADError: There is nothing to evaluate, `out` holds the state of another evaluation, or it cannot be written.
     """
-    chosen = _points(points)
-    groups = _groups(dataset, limit)
-    if batch_size < 1:
-        raise KeepADError(f"the batch size must be at least 1, not {batch_size}.")
+    options = options or Options()
+    listed = as_variants(variants)
+    if options.reference not in (REFERENCE, *(variant.name for variant in listed)):
+        raise KeepADError(f"the reference {options.reference!r} is none of the variants; choose one of them.")
+    groups = groups_of(dataset, options.limit)
     out = Path(out)
-    everything = [sample for samples in groups.values() for sample in samples]
-    identity = fingerprint(model, chosen, everything)
+    samples = [sample for group in groups.values() for sample in group]
+    identity = fingerprint(detector, listed, samples)
     try:
-        open_folder(out / "state", identity, fresh=fresh)
-        run = _Run(model, chosen, groups, out / "state", batch_size)
-        with progress("evaluate", len(everything)) as advance:
-            outcomes = run.outcomes(advance)
+        run = _Run(detector, listed, groups, options.batch_size)
+        open_folder(out / "state", identity, fresh=options.fresh)
+        with options.progress("evaluate", len(samples)) as advance:
+            outcomes = run.outcomes(out / "state", advance)
         content = {
-            "settings": _settings(
-                model, chosen, dataset, identity, outcomes, batch_size=batch_size, limit=limit, command=command
-            ),
-            **_numbers(outcomes, [point.name for point in chosen]),
+            "settings": {
+                **_settings(detector, identity, options),
+                "data": _counts(dataset, outcomes),
+                "seconds_per_image": _seconds(outcomes),
+            },
+            **_numbers(outcomes, [variant.name for variant in listed], options.reference),
             "errors": run.errors,
         }
         with replacing(out / "results.json") as partial:
@@ -111,48 +125,25 @@ def evaluate(
             f"writing to {out} failed: {error.strerror or error}; what was finished is kept, and the same "
             "command goes on."
         ) from error
-    images = [{"suite": one.suite, "class": one.cls, **row} for one in outcomes for row in one.rows]
-    return Results(out, content, images, run.computed)
+    images = [{"suite": outcome.suite, "class": outcome.cls, **row} for outcome in outcomes for row in outcome.rows]
+    return Results(out, content, images, run.computed, tuple(listed))
 
 
-def _points(points: Sequence[str | OperatingPoint]) -> list[OperatingPoint]:
-    chosen = [operating_point(point) for point in points]
-    names = [point.name for point in chosen]
-    if not chosen or len(set(names)) < len(names):
-        raise KeepADError(f"operating points must be distinct and at least one, not {', '.join(names) or 'none'}.")
-    return chosen
+@dataclass(frozen=True)
+class _Viewed:
+    """An image in a view: (H, W, 3) pixels, and (H, W) mask and (N,) defect tokens as far as they are known."""
 
-
-def _groups(dataset: Dataset, limit: int | None) -> dict[tuple[str, str], list[Sample]]:
-    if limit is not None and limit < 1:
-        raise KeepADError(f"the limit must be at least one image a class, not {limit}.")
-    groups = dataset.select(split="test").by_class()
-    if not groups:
-        raise KeepADError(f"'{dataset.root}' holds no test image that was asked for; choose other suites or classes.")
-    return {name: list(samples) if limit is None else _thin(samples, limit) for name, samples in groups.items()}
-
-
-def _thin(samples: Sequence[Sample], limit: int) -> list[Sample]:
-    """At most `limit` samples in their order: half of them anomalous while there are enough, spread evenly."""
-    places = [[place for place, sample in enumerate(samples) if sample.label == label] for label in (1, 0)]
-    anomalous = min(len(places[0]), max((limit + 1) // 2, limit - len(places[1])))
-    normal = min(len(places[1]), limit - anomalous)
-    chosen = [
-        of_label[number * len(of_label) // wanted]
-        for of_label, wanted in zip(places, (anomalous, normal), strict=True)
-        for number in range(wanted)
-    ]
-    return [samples[place] for place in sorted(chosen)]
+    pixels: Array
+    mask: Array | None
+    defect: Array | None
 
 
 @dataclass(frozen=True)
 class _Input:
-    """An image at input size with its mask and the tokens that its defect touches, as far as they are known."""
+    """An image in every view of the evaluation."""
 
     sample: Sample
-    pixels: Array
-    mask: Array | None
-    defect: Array | None
+    views: Mapping[View | None, _Viewed]
 
 
 @dataclass(frozen=True)
@@ -167,124 +158,137 @@ class _Run:
     """One pass over all classes.
 
     Args:
-        model: The detector.
-        points: Operating points.
+        detector: The detector.
+        variants: Variants.
         groups: Samples by suite and class.
-        folder: Where the state is kept.
         batch_size: Images that share one forward pass.
     """
 
     def __init__(
         self,
-        model: Detector,
-        points: Sequence[OperatingPoint],
+        detector: Detector,
+        variants: Sequence[Variant],
         groups: dict[tuple[str, str], list[Sample]],
-        folder: Path,
         batch_size: int,
     ) -> None:
         self.errors: list[dict[str, str]] = []
         self.computed = 0
-        self._model, self._points, self._groups = model, points, groups
+        self._groups, self._batch_size = groups, batch_size
+        self._size, self._grid, self._seen = detector.image_size, detector.grid, seen_suites(detector)
+        self._passes = passes_of(variants, detector)
+        self._views = {variant.name: variant.view for variant in variants}
         self._clock = time.perf_counter()
-        self._grid = model.grid
-        self._seen = {entry.get("suite") for entry in model.provenance.get("data") or []}
-        names = [point.name for point in points]
-        self._states = [ClassState(folder, number, name, names) for number, name in enumerate(groups)]
-        self._batches = [
-            _unfinished(samples, state, batch_size)
-            for samples, state in zip(groups.values(), self._states, strict=True)
-        ]
         # Where a class has no mask at all, its normal images cannot give pixel metrics either.
         self._masked = {name for name, samples in groups.items() if any(sample.mask for sample in samples)}
 
-    def outcomes(self, advance: Callable[[int], None]) -> list[ClassOutcome]:
-        """The outcome of every class, computed where it is not finished yet."""
-        done = sum(len(state.rows) for state in self._states)
+    def outcomes(self, folder: Path, advance: Advance) -> list[ClassOutcome]:
+        """The outcome of every class, computed where its state in `folder` is not finished."""
+        states = [ClassState(folder, number, name, list(self._views)) for number, name in enumerate(self._groups)]
+        unfinished = [
+            _unfinished(samples, state, self._batch_size)
+            for samples, state in zip(self._groups.values(), states, strict=True)
+        ]
+        done = sum(len(state.rows) for state in states)
         if done:
             advance(done)
         self._clock = time.perf_counter()
-        every_batch = (batch for batches in self._batches for batch in batches)
-        found = []
-        with closing(prefetch(self._read, every_batch, _READ_AHEAD)) as inputs:
-            for (suite, cls), state, batches in zip(self._groups, self._states, self._batches, strict=True):
+        every_batch = (batch for batches in unfinished for batch in batches)
+        outcomes = []
+        with closing(prefetch(self._load_batch, every_batch, _PREFETCHED)) as inputs:
+            for (suite, cls), state, batches in zip(self._groups, states, unfinished, strict=True):
                 state.begin()
                 for _ in batches:
                     self._take(next(inputs), state, advance)
                 if batches:
                     state.save(small=True)
-                pixels = {point: metrics.compute() for point, metrics in state.pixels.items()}
+                pixels = {name: metrics.compute() for name, metrics in state.pixels.items()}
                 state.end()
-                order = {key_of(sample.image, sample): place for place, sample in enumerate(self._groups[suite, cls])}
-                rows = sorted(state.rows, key=lambda row, order=order: order[row["key"]])  # type: ignore[misc]
-                found.append(ClassOutcome(suite, cls, rows, pixels, suite in self._seen))
-        return found
+                order = [key_of(sample.image, sample) for sample in self._groups[suite, cls]]
+                rows = {row["key"]: row for row in state.rows}
+                in_order = [rows[key] for key in order if key in rows]
+                outcomes.append(ClassOutcome(suite, cls, in_order, pixels, suite in self._seen))
+        return outcomes
 
-    def _read(self, samples: Sequence[Sample]) -> list[_Input | _Failure]:
-        return [self._read_one(sample) for sample in samples]
+    def _load_batch(self, samples: Sequence[Sample]) -> list[_Input | _Failure]:
+        return [self._load(sample) for sample in samples]
 
-    def _read_one(self, sample: Sample) -> _Input | _Failure:
+    def _load(self, sample: Sample) -> _Input | _Failure:
         try:
-            pixels = to_input(read_image(sample.image), self._model.image_size)
+            pixels = to_input(read_image(sample.image), self._size)
             mask = None
             if (sample.suite, sample.cls) in self._masked and (sample.label == 0 or sample.mask is not None):
-                mask = load_mask(sample, self._model.image_size)
+                mask = load_mask(sample, self._size)
         except KeepADError as error:
             sentence = str(error)
             for path in filter(None, (sample.image, sample.mask)):
                 sentence = sentence.replace(str(path), key_of(path, sample))
             return _Failure(sample, sentence)
-        defect = defect_tokens(mask, self._grid).reshape(-1) if sample.label == 1 and mask is not None else None
-        return _Input(sample, pixels, mask, defect)
+        views = dict.fromkeys(self._views.values())
+        return _Input(sample, {view: self._viewed(view, sample, pixels, mask) for view in views})
 
-    def _take(self, batch: Sequence[_Input | _Failure], state: ClassState, advance: Callable[[int], None]) -> None:
-        """Run one batch and book it."""
+    def _viewed(self, view: View | None, sample: Sample, pixels: Array, mask: Array | None) -> _Viewed:
+        if view is not None:
+            pixels, mask = view.of_image(pixels), None if mask is None else view.of_mask(mask)
+        defect = defect_tokens(mask, self._grid).reshape(-1) if sample.label == 1 and mask is not None else None
+        return _Viewed(pixels, mask, defect)
+
+    def _take(self, batch: Sequence[_Input | _Failure], state: ClassState, advance: Advance) -> None:
+        """Run one batch and add it to the state."""
         started = time.perf_counter()
-        inputs = [one for one in batch if isinstance(one, _Input)]
-        for one in batch:
-            if isinstance(one, _Failure):
-                self.errors.append({"path": key_of(one.sample.image, one.sample), "error": one.sentence})
+        inputs = [image for image in batch if isinstance(image, _Input)]
+        self.errors += [
+            {"path": key_of(image.sample.image, image.sample), "error": image.sentence}
+            for image in batch
+            if isinstance(image, _Failure)
+        ]
         if inputs:
-            outcomes = self._model.find(np.stack([one.pixels for one in inputs]), self._points)
+            inferences: dict[str, list[Inference]] = {}
+            for each in self._passes:
+                pixels = np.stack([image.views[each.view].pixels for image in inputs])
+                inferences |= each.detector.infer(pixels, each.points)
             network = time.perf_counter() - started
-            rows = [
-                self._row(one, {name: found[b] for name, found in outcomes.items()}) for b, one in enumerate(inputs)
-            ]
-            for b, one in enumerate(inputs):
-                if one.mask is not None:
-                    for name, metrics in state.pixels.items():
-                        metrics.update(outcomes[name][b].pixel_map, one.mask)
+            rows = [self._row(image, inferences, position) for position, image in enumerate(inputs)]
+            for name, metrics in state.pixels.items():
+                for image, inference in zip(inputs, inferences[name], strict=True):
+                    mask = image.views[self._views[name]].mask
+                    if mask is not None:
+                        metrics.update(inference.anomaly_map, mask)
             now = time.perf_counter()
             for row in rows:
                 row["seconds"] = [network / len(inputs), (now - self._clock) / len(inputs)]
             self._clock = now
             state.append(rows)
             self.computed += len(rows)
-        if state.unsaved >= _SAVE_EVERY:
+        if state.unsaved >= SAVE_EVERY:
             state.save()
         advance(len(batch))
 
-    def _row(self, one: _Input, outcomes: dict[str, Finding]) -> Row:
+    def _row(self, image: _Input, inferences: Mapping[str, Sequence[Inference]], position: int) -> Row:
+        """The stored line of an image, the one at `position` of its batch."""
+        key = key_of(image.sample.image, image.sample)
         tokens = self._grid[0] * self._grid[1]
-        found: dict[str, Any] = {}
-        for name, outcome in outcomes.items():
-            if not np.isfinite(outcome.score):
-                name = key_of(one.sample.image, one.sample)
-                raise KeepADError(f"{name} gave no finite score; the weights or the checkpoint are damaged.")
-            shallow, final = outcome.survivors_shallow, outcome.survivors
-            found[name] = {
-                "score": outcome.score,
-                "keep_pixels": 1.0 if outcome.thinned is None else len(outcome.thinned.index) / tokens,
+        points: dict[str, Any] = {}
+        for name, view in self._views.items():
+            inference, defect = inferences[name][position], image.views[view].defect
+            if not np.isfinite(inference.score):
+                raise KeepADError(f"{key} gave no finite score; the weights or the checkpoint are damaged.")
+            routing, shallow, final = inference.pixel_routing, inference.survivors_shallow, inference.survivors
+            points[name] = {
+                "score": inference.score,
+                "keep_pixels": 1.0 if routing is None else len(routing.index) / tokens,
                 "keep_shallow": len(shallow) / tokens,
                 "keep": len(final) / tokens,
-                "evidence": outcome.evidence,
-                "defect_shallow": None if one.defect is None else int(one.defect[shallow].sum()),
-                "defect": None if one.defect is None else int(one.defect[final].sum()),
+                "evidence": inference.evidence,
+                "defect_shallow": None if defect is None else int(defect[shallow].sum()),
+                "defect": None if defect is None else int(defect[final].sum()),
             }
+        # A flip moves defect tokens but does not change their number, so any view counts them.
+        defect = image.views[next(iter(image.views))].defect
         return {
-            "key": key_of(one.sample.image, one.sample),
-            "label": one.sample.label,
-            "defect_tokens": None if one.defect is None else int(one.defect.sum()),
-            "points": found,
+            "key": key,
+            "label": image.sample.label,
+            "defect_tokens": None if defect is None else int(defect.sum()),
+            "points": points,
         }
 
 
@@ -296,27 +300,40 @@ def _unfinished(samples: Sequence[Sample], state: ClassState, batch_size: int) -
     return [batch for batch in left if batch]
 
 
-def _numbers(outcomes: Sequence[ClassOutcome], points: Sequence[str]) -> dict[str, Any]:
+def _numbers(outcomes: Sequence[ClassOutcome], points: Sequence[str], reference: str) -> dict[str, Any]:
     records = make_records(outcomes, points)
     return {
-        "averages": make_averages(records, points),
+        "averages": make_averages(records, points, reference),
         "survival": make_survival(outcomes, points),
         "records": records,
         "pixel_error": make_pixel_error(outcomes),
     }
 
 
-def _settings(
-    model: Detector,
-    points: Sequence[OperatingPoint],
-    dataset: Dataset,
-    identity: dict[str, Any],
-    outcomes: Sequence[ClassOutcome],
-    *,
-    batch_size: int,
-    limit: int | None,
-    command: Sequence[str],
-) -> dict[str, Any]:
+def _settings(detector: Detector, identity: dict[str, Any], options: Options) -> dict[str, Any]:
+    return {
+        "command": command_line(options.command),
+        "model": detector.name,
+        "backbone": detector.backbone_name,
+        "checkpoint_digest": identity["checkpoint"],
+        "backbone_digest": identity["backbone"],
+        "code_digest": identity["code"],
+        "image_size": identity["image_size"],
+        "points": {described["name"]: described for described in identity["points"]},
+        "reference": options.reference,
+        "limit": options.limit,
+        "batch_size": options.batch_size,
+        "device": detector.runs_on,
+        "versions": {
+            "keepad": __version__,
+            **{package: version(package) for package in detector.packages},
+            "python": platform.python_version(),
+        },
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _counts(dataset: Dataset, outcomes: Sequence[ClassOutcome]) -> dict[str, Any]:
     suites: dict[str, dict[str, int]] = {}
     for outcome in outcomes:
         counts = suites.setdefault(outcome.suite, {"classes": 0, "good": 0, "defect": 0, "with_mask": 0})
@@ -324,25 +341,10 @@ def _settings(
         counts["good"] += sum(row["label"] == 0 for row in outcome.rows)
         counts["defect"] += sum(row["label"] == 1 for row in outcome.rows)
         counts["with_mask"] += sum(row["defect_tokens"] is not None for row in outcome.rows)
+    return {"name": dataset.root.resolve().name, "layout": dataset.layout, "suites": suites}
+
+
+def _seconds(outcomes: Sequence[ClassOutcome]) -> dict[str, float | None]:
     seconds = [row["seconds"] for outcome in outcomes for row in outcome.rows]
-    network, whole = np.mean(seconds, axis=0).tolist() if seconds else (None, None)
-    return {
-        "command": command_line(command),
-        "model": model.name,
-        "backbone": model.backbone_name,
-        "checkpoint_digest": identity["checkpoint"],
-        "backbone_digest": identity["backbone"],
-        "image_size": identity["image_size"],
-        "points": {point.name: described for point, described in zip(points, identity["points"], strict=True)},
-        "data": {"name": dataset.root.resolve().name, "layout": dataset.layout, "suites": suites},
-        "limit": limit,
-        "batch_size": batch_size,
-        "device": model.runs_on,
-        "versions": {
-            "keepad": __version__,
-            **{package: version(package) for package in model.packages},
-            "python": platform.python_version(),
-        },
-        "seconds_per_image": {"network": network, "total": whole},
-        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
+    network, total = np.mean(seconds, axis=0).tolist() if seconds else (None, None)
+    return {"network": network, "total": total}

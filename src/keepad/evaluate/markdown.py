@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from keepad.evaluate.paper import CAUTION, reported
-from keepad.evaluate.results import METRICS, REFERENCE
+from keepad.evaluate.results import METRICS
 
 DAGGER = "†"
 NOTHING = "–"
@@ -20,7 +20,7 @@ _COLUMNS = (
 def to_markdown(content: dict[str, Any]) -> str:
     """The page for the content of results.json."""
     settings, averages, survival = content["settings"], content["averages"], content["survival"]
-    points = list(settings["points"])
+    reference = settings["reference"]
     seen = {record["suite"] for record in content["records"] if record["seen_in_training"]}
 
     def marked(suite: str) -> str:
@@ -30,15 +30,15 @@ def to_markdown(content: dict[str, Any]) -> str:
         f"Made by `{settings['command'] or 'keepad.evaluate'}`; do not edit.",
         "# Evaluation",
         _setting_lines(settings),
-        _reading(content),
+        _legend(content),
         f"## Overall: mean over {_count(len(averages['suites']), 'suite')}",
-        _main_table(points, averages["overall"], survival["overall"]),
+        _main_table(averages["overall"], survival["overall"], reference),
     ]
     if "unseen" in averages:
         unseen = [suite for suite in averages["suites"] if suite not in seen]
         blocks += [
             f"## Unseen in training only: mean over {', '.join(unseen)}",
-            _main_table(points, averages["unseen"], survival["unseen"]),
+            _main_table(averages["unseen"], survival["unseen"], reference),
         ]
     for suite, of_points in averages["suites"].items():
         counts = settings["data"]["suites"][suite]
@@ -46,9 +46,9 @@ def to_markdown(content: dict[str, Any]) -> str:
             f"## {marked(suite)}",
             f"Mean over {_count(counts['classes'], 'class')}; {counts['good']} normal and {counts['defect']} anomalous "
             f"images, {counts['with_mask']} of these with a mask.",
-            _main_table(points, of_points, survival["suites"][suite]),
+            _main_table(of_points, survival["suites"][suite], reference),
         ]
-    blocks += ["## Survival by defect size", _survival_table(points, survival, marked)]
+    blocks += ["## Survival by defect size", _survival_table(survival, marked)]
     paper = _paper_table(content, marked)
     if paper:
         blocks += ["## Beside the paper", paper, CAUTION]
@@ -73,50 +73,50 @@ def _setting_lines(settings: dict[str, Any]) -> str:
         f"- backbone {settings['backbone']}, digest `{settings['backbone_digest'][:12]}`, "
         f"input {width} x {height} pixels",
         f"- data {data['name']}, layout {data['layout']}"
-        + ("" if settings["limit"] is None else f", at most {settings['limit']} images a class"),
+        + ("" if settings["limit"] is None else f", at most {settings['limit']} images per class"),
         f"- {versions}, device {settings['device']}",
     ]
     if network is not None:
-        lines.append(f"- {network:.2f} s in the network for all operating points of an image together")
+        lines.append(f"- {network:.2f} s in the network for all variants together, per image")
     return "\n".join(lines)
 
 
-def _reading(content: dict[str, Any]) -> str:
+def _legend(content: dict[str, Any]) -> str:
     called = {"p_auroc": "P-AUROC", "p_ap": "P-AP", "p_f1": "P-F1", "pro": "PRO"}
     bounds = [f"{called[name]} {error:.2g}" for name, error in content["pixel_error"].items() if error is not None]
     binning = f" Counting pixels in bins can move a class by at most: {', '.join(bounds)}." if bounds else ""
     return (
-        "All numbers are in percent, averaged over classes and then over suites; Δ is against dense. F1 is the best "
-        "over all thresholds, PRO goes to 30 % false positives. DTR (share of an image's defect tokens that survive) "
-        "and CMR (share of anomalous images with none left, with 95 % Clopper-Pearson bounds) are pooled over images "
-        f"in all tables but the last.{binning} {NOTHING} is what does not exist, such as pixel metrics without masks."
+        "All numbers are in percent, averaged over classes and then over suites; Δ is against "
+        f"{content['settings']['reference']}. F1 is the best over all thresholds, PRO goes to 30 % false positives. "
+        "DTR (share of an image's defect tokens that survive) and CMR (share of anomalous images with none left, with "
+        f"95 % Clopper-Pearson bounds) are pooled over images in all tables but the last.{binning} {NOTHING}: does not "
+        "exist, such as pixel metrics without masks."
     )
 
 
 def overall_rows(content: dict[str, Any]) -> tuple[Sequence[str], list[list[str]]]:
-    """Columns and rows of the overall table, for other ways to show it."""
-    points = list(content["settings"]["points"])
-    return _COLUMNS, _main_rows(points, content["averages"]["overall"], content["survival"]["overall"])
+    """Columns and rows of the overall table, for a terminal."""
+    reference = content["settings"]["reference"]
+    return _COLUMNS, _main_rows(content["averages"]["overall"], content["survival"]["overall"], reference)
 
 
-def _main_table(points: Sequence[str], averages: dict[str, Any], survival: dict[str, Any]) -> str:
-    return _table(_COLUMNS, _main_rows(points, averages, survival))
+def _main_table(averages: dict[str, Any], survival: dict[str, Any], reference: str) -> str:
+    return table(_COLUMNS, _main_rows(averages, survival, reference))
 
 
-def _main_rows(points: Sequence[str], averages: dict[str, Any], survival: dict[str, Any]) -> list[list[str]]:
+def _main_rows(averages: dict[str, Any], survival: dict[str, Any], reference: str) -> list[list[str]]:
     rows = []
-    for point in points:
-        values = averages[point]
-        delta = (values["delta"] if point != REFERENCE else None) or {}
+    for point, values in averages.items():
+        delta = (values["delta"] if point != reference else None) or {}
         rows.append(
             [
                 point,
-                *(_with_delta(values[name], delta.get(name)) for name in ("i_auroc", "p_auroc")),
-                *(_number(values[name]) for name in ("i_ap", "p_ap", "i_f1", "p_f1", "pro")),
+                *(with_delta(values[name], delta.get(name)) for name in ("i_auroc", "p_auroc")),
+                *(number(values[name]) for name in ("i_ap", "p_ap", "i_f1", "p_f1", "pro")),
                 *_pooled(survival[point]),
-                _number(values["keep_pixels"]),
-                _number(values["keep_shallow"]),
-                _number(values["keep"]),
+                number(values["keep_pixels"]),
+                number(values["keep_shallow"]),
+                number(values["keep"]),
             ]
         )
     return rows
@@ -124,30 +124,30 @@ def _main_rows(points: Sequence[str], averages: dict[str, Any], survival: dict[s
 
 def _pooled(survival: dict[str, Any]) -> list[str]:
     routers = [survival[router]["all"] for router in ("shallow", "final")]
-    return [*(_number(rate["dtr"]) for rate in routers), *(_with_bounds(rate) for rate in routers)]
+    return [*(number(rate["dtr"]) for rate in routers), *(with_bounds(rate) for rate in routers)]
 
 
-def _survival_table(points: Sequence[str], survival: dict[str, Any], marked: Callable[[str], str]) -> str:
+def _survival_table(survival: dict[str, Any], marked: Callable[[str], str]) -> str:
     rows = [
         [
             name,
             point,
             size,
             str(final["images"]),
-            _number(shallow["dtr"]),
-            _number(final["dtr"]),
+            number(shallow["dtr"]),
+            number(final["dtr"]),
             f"{shallow['missed']}",
             f"{final['missed']}",
-            _with_bounds(shallow),
-            _with_bounds(final),
+            with_bounds(shallow),
+            with_bounds(final),
         ]
         for name, of_points in (
             ("all suites", survival["overall"]),
-            *((marked(suite), found) for suite, found in survival["suites"].items()),
+            *((marked(suite), rates) for suite, rates in survival["suites"].items()),
         )
-        for point in points
-        for size, final in of_points[point]["final"].items()
-        for shallow in (of_points[point]["shallow"][size],)
+        for point, routers in of_points.items()
+        for size, final in routers["final"].items()
+        for shallow in (routers["shallow"][size],)
         if final["images"]
     ]
     columns = (
@@ -156,22 +156,22 @@ def _survival_table(points: Sequence[str], survival: dict[str, Any], marked: Cal
     )
     if not rows:
         return "No anomalous image has a mask."
-    return _table(columns, rows, words=3)
+    return table(columns, rows, words=3)
 
 
 def _paper_table(content: dict[str, Any], marked: Callable[[str], str]) -> str | None:
     rows = []
     for suite, of_points in content["averages"]["suites"].items():
-        found = reported(suite)
-        if found is None:
+        benchmark = reported(suite)
+        if benchmark is None:
             continue
-        name, by_point = found
-        for point, values in of_points.items():
-            theirs = by_point.get(point, (None, None))
-            ours = [_number(values[metric]) for metric in ("i_auroc", "p_auroc")]
-            rows.append([marked(suite), name, point, *ours, *(_number(value) for value in theirs)])
+        name, by_point = benchmark
+        for point, theirs in by_point.items():
+            if point in of_points:
+                ours = [number(of_points[point][metric]) for metric in ("i_auroc", "p_auroc")]
+                rows.append([marked(suite), name, point, *ours, *(number(value) for value in theirs)])
     columns = ("suite", "in the paper", "point", "our I-AUROC", "our P-AUROC", "paper's I-AUROC", "paper's P-AUROC")
-    return _table(columns, rows, words=3) if rows else None
+    return table(columns, rows, words=3) if rows else None
 
 
 def _class_table(records: Iterable[dict[str, Any]], marked: Callable[[str], str]) -> str:
@@ -182,35 +182,36 @@ def _class_table(records: Iterable[dict[str, Any]], marked: Callable[[str], str]
             record["point"],
             str(record["n_good"]),
             str(record["n_defect"]),
-            *(_number(record[name]) for name in METRICS),
+            *(number(record[name]) for name in METRICS),
         ]
         for record in records
     ]
     columns = ("suite", "class", "point", "normal", "anomalous", "I-AUROC", "P-AUROC", *_COLUMNS[3:])
-    return _table(columns, rows, words=3)
+    return table(columns, rows, words=3)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
     """A Markdown table whose first `words` columns are words and whose other columns are numbers."""
     rule = [":--"] * words + ["--:"] * (len(columns) - words)
     lines = (columns, rule, *([cell.replace("|", r"\|") for cell in row] for row in rows))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _with_delta(value: float | None, delta: float | None) -> str:
-    """A metric with its change against dense in brackets, where there is one."""
-    return _number(value) if value is None or delta is None else f"{value:.1f} ({delta:+.1f})"
+def with_delta(value: float | None, delta: float | None) -> str:
+    """A metric with its change against the reference in brackets, where there is one."""
+    return number(value) if value is None or delta is None else f"{value:.1f} ({delta:+.1f})"
 
 
-def _with_bounds(rate: dict[str, Any]) -> str:
+def with_bounds(rate: dict[str, Any]) -> str:
     """A complete-miss rate with its bounds."""
     if rate["cmr"] is None:
         return NOTHING
     return f"{rate['cmr']:.1f} [{rate['cmr_low']:.1f}, {rate['cmr_high']:.1f}]"
 
 
-def _number(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.1f}"
+def number(value: float | None, digits: int = 1) -> str:
+    """A metric with so many decimals, or a dash where it does not exist."""
+    return NOTHING if value is None else f"{value:.{digits}f}"
 
 
 def _count(number: int, word: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-POINTS = ("dense", "prune30", "prune50", "prune70")
+POINTS = ("dense", "paper30", "paper50", "paper70")  # ours with the published geometry
 
 CAUTION = (
     "The paper's backbone is CLIP ViT-L/14@336 and its test sets are whole; ours is the backbone named above, on "
@@ -13,7 +13,7 @@ CAUTION = (
 
 _Pair = tuple[float | None, float | None]
 
-# Benchmark -> what the paper calls it, and one pair for each of POINTS.
+# Benchmark -> its name in the paper, and one pair for each of POINTS.
 _REPORTED: dict[str, tuple[str, tuple[_Pair, _Pair, _Pair, _Pair]]] = {
     "mvtec": ("MVTec-AD", ((92.7, 91.2), (93.1, 89.6), (92.0, 89.1), (90.5, 88.6))),
     "visa": ("VisA", ((88.8, 95.8), (88.5, 95.1), (87.7, 94.6), (86.1, 94.3))),
@@ -35,5 +35,5 @@ _OTHER_NAMES = {"mvtecad": "mvtec", "dtdsynthetic": "dtd", "dagm2007": "dagm", "
 def reported(suite: str) -> tuple[str, dict[str, _Pair]] | None:
     """The paper's name of a suite and its (I-AUROC, P-AUROC) by operating point, or None if it is not in the paper."""
     plain = re.sub(r"[^a-z0-9]", "", suite.lower())
-    found = _REPORTED.get(_OTHER_NAMES.get(plain, plain))
-    return found and (found[0], dict(zip(POINTS, found[1], strict=True)))
+    rows = _REPORTED.get(_OTHER_NAMES.get(plain, plain))
+    return rows and (rows[0], dict(zip(POINTS, rows[1], strict=True)))

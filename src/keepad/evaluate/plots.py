@@ -89,8 +89,8 @@ def _accuracy_vs_keep(results: Results) -> Figure:
 
 
 def _line(axes: Axes, of_points: dict[str, Any], metric: str, **style: Any) -> None:
-    places = sorted((values["keep"], values[metric]) for values in of_points.values() if values[metric] is not None)
-    axes.plot([keep for keep, _ in places], [value for _, value in places], **style)
+    curve = sorted((values["keep"], values[metric]) for values in of_points.values() if values[metric] is not None)
+    axes.plot([keep for keep, _ in curve], [value for _, value in curve], **style)
 
 
 def _keep_by_label(results: Results) -> Figure | None:

@@ -2,9 +2,9 @@
 
 `results.json` holds, all metrics in percent and null where a metric does not exist:
 
-- settings: what was run, on what, by which command, and how long an image took.
+- settings: detector, variants (`points`), data, command, and seconds per image.
 - averages: `suites` (suite -> point -> mean over classes), `overall` (point -> mean over suites) and, where the
-  checkpoint has seen some suites in training, `unseen` (the same without these); each with `delta` to dense.
+  checkpoint has seen some suites in training, `unseen` (the same without these); each with `delta` to the reference.
 - survival: the same without the means, as point -> router -> defect size, pooled over images; `uncounted` images had a
   defect too small to be left in the mask at input size.
 - records: one for each suite, class and point.
@@ -22,48 +22,53 @@ from typing import Any
 import numpy as np
 
 from keepad.evaluate.state import Row
+from keepad.evaluate.variants import Variant
 from keepad.metrics import Estimate, PixelResult, Survival, SurvivalRate, auroc, average_precision, f1_max
 
 METRICS = (
     *("i_auroc", "p_auroc", "i_ap", "p_ap", "i_f1", "p_f1", "pro"),
     *("dtr_shallow", "dtr", "cmr_shallow", "cmr", "keep_pixels", "keep_shallow", "keep"),
 )
-REFERENCE = "dense"
+REFERENCE = "dense"  # what deltas are against by default
 # Field of a row that counts the surviving defect tokens, by router.
 _ROUTERS = {"shallow": "defect_shallow", "final": "defect"}
 
 
 @dataclass(frozen=True)
 class Results:
-    """What an evaluation found, and where it is written.
+    """The numbers of an evaluation, and the folder that holds them.
 
     Attributes:
         out: Folder with results.json and results.md.
-        content: What results.json holds.
+        content: Content of results.json.
         images: One row for every finished image, with `suite` and `class`.
         computed: How many of them this run computed; the others were there already.
+        variants: The variants, in the order of all tables.
+        records: One for each suite, class and variant.
+        averages: Means over classes and suites.
+        errors: Images that could not be used.
     """
 
     out: Path
     content: dict[str, Any]
     images: list[Row]
     computed: int
+    variants: tuple[Variant, ...]
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        return self.content["records"]
+        records: list[dict[str, Any]] = self.content["records"]
+        return records
 
     @property
     def averages(self) -> dict[str, Any]:
-        return self.content["averages"]
+        averages: dict[str, Any] = self.content["averages"]
+        return averages
 
     @property
     def errors(self) -> list[dict[str, str]]:
-        return self.content["errors"]
-
-    @property
-    def points(self) -> list[str]:
-        return list(self.content["settings"]["points"])
+        errors: list[dict[str, str]] = self.content["errors"]
+        return errors
 
 
 @dataclass(frozen=True)
@@ -106,18 +111,20 @@ def _record(outcome: ClassOutcome, point: str) -> dict[str, Any]:
         "dtr": final["dtr"],
         "cmr_shallow": shallow["cmr"],
         "cmr": final["cmr"],
-        "keep_pixels": _percent(_mean(values["keep_pixels"] for values in at_point)),
-        "keep_shallow": _percent(_mean(values["keep_shallow"] for values in at_point)),
-        "keep": _percent(_mean(values["keep"] for values in at_point)),
+        "keep_pixels": _percent(mean(values["keep_pixels"] for values in at_point)),
+        "keep_shallow": _percent(mean(values["keep_shallow"] for values in at_point)),
+        "keep": _percent(mean(values["keep"] for values in at_point)),
         "seen_in_training": outcome.seen,
     }
 
 
-def make_averages(records: Sequence[dict[str, Any]], points: Sequence[str]) -> dict[str, Any]:
+def make_averages(
+    records: Sequence[dict[str, Any]], points: Sequence[str], reference: str = REFERENCE
+) -> dict[str, Any]:
     """Means over the classes of each suite, and means of these over suites; a metric's mean is over where it exists."""
     suites = {
         suite: {
-            point: _average([record for record in records if (record["suite"], record["point"]) == (suite, point)])
+            point: average([record for record in records if (record["suite"], record["point"]) == (suite, point)])
             for point in points
         }
         for suite in dict.fromkeys(record["suite"] for record in records)
@@ -128,23 +135,25 @@ def make_averages(records: Sequence[dict[str, Any]], points: Sequence[str]) -> d
     if seen and unseen:
         averages["unseen"] = _over_suites(unseen, points)
     for of_points in (*suites.values(), *(averages[name] for name in ("overall", "unseen") if name in averages)):
-        _add_deltas(of_points)
+        add_deltas(of_points, reference)
     return averages
 
 
 def _over_suites(suites: Iterable[dict[str, Any]], points: Sequence[str]) -> dict[str, Any]:
     listed = list(suites)
-    return {point: _average([of_points[point] for of_points in listed]) for point in points}
+    return {point: average([of_points[point] for of_points in listed]) for point in points}
 
 
-def _average(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {metric: _mean(record[metric] for record in records) for metric in METRICS}
+def average(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of every metric over the records that have it."""
+    return {metric: mean(record[metric] for record in records) for metric in METRICS}
 
 
-def _add_deltas(of_points: dict[str, Any]) -> None:
-    reference = of_points.get(REFERENCE)
+def add_deltas(of_points: dict[str, Any], reference: str) -> None:
+    """Add `delta`, the change of every metric against the reference, to each point; None without the reference."""
+    base = of_points.get(reference)
     for values in of_points.values():
-        values["delta"] = reference and {metric: _difference(values[metric], reference[metric]) for metric in METRICS}
+        values["delta"] = base and {metric: _difference(values[metric], base[metric]) for metric in METRICS}
 
 
 def make_survival(outcomes: Sequence[ClassOutcome], points: Sequence[str]) -> dict[str, Any]:
@@ -167,16 +176,16 @@ def make_survival(outcomes: Sequence[ClassOutcome], points: Sequence[str]) -> di
 
 def _survival(rows: Iterable[Row], point: str) -> dict[str, Any]:
     marked = [row for row in rows if row["defect_tokens"] is not None]
-    found: dict[str, Any] = {}
+    rates: dict[str, Any] = {}
     for router, field in _ROUTERS.items():
         survival = Survival()
         for row in marked:
-            # Only the counts were kept, and only they matter: a defect of so many tokens whose first ones survive.
+            # Rows hold counts only, which is all the rates depend on: let the first tokens of the defect survive.
             survival.update(np.arange(row["points"][point][field]), np.ones((1, row["defect_tokens"]), dtype=bool))
         result = survival.compute()
-        found[router] = {"all": _rate(result.overall), **{size: _rate(rate) for size, rate in result.by_size.items()}}
-        found["uncounted"] = result.uncounted
-    return found
+        rates[router] = {"all": _rate(result.overall), **{size: _rate(rate) for size, rate in result.by_size.items()}}
+        rates["uncounted"] = result.uncounted
+    return rates
 
 
 def _rate(rate: SurvivalRate) -> dict[str, Any]:
@@ -211,7 +220,8 @@ def _percent(value: float | Estimate | None) -> float | None:
     return 100 * (value.value if isinstance(value, Estimate) else value)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that exist, or None."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None
 

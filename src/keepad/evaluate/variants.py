@@ -1,0 +1,118 @@
+"""Variant: an operating point under a name, with a detector and a view of the images of its own where it needs them."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from keepad.arrays import Array
+from keepad.detector import Detector
+from keepad.errors import KeepADError
+from keepad.presets import OperatingPoint, operating_point
+
+
+@dataclass(frozen=True)
+class View:
+    """A change of every image, and of its mask with it, at the network's input size.
+
+    Attributes:
+        name: What tables call it.
+        flip: Axes that are reversed: 0 turns the image upside down, 1 mirrors it.
+        noise: Largest change of a pixel value in grey levels, drawn uniformly; the same for an image in every run.
+    """
+
+    name: str
+    flip: tuple[int, ...] = ()
+    noise: int = 0
+
+    def of_image(self, pixels: Array) -> Array:
+        """The changed image, (H, W, 3) uint8."""
+        changed = np.flip(pixels, self.flip)
+        if self.noise:
+            generator = np.random.default_rng(zlib.crc32(pixels.tobytes()))
+            steps = generator.integers(-self.noise, self.noise, pixels.shape, dtype=np.int16, endpoint=True)
+            changed = (changed + steps).clip(0, 255).astype(np.uint8)
+        return np.ascontiguousarray(changed)
+
+    def of_mask(self, mask: Array) -> Array:
+        """The mask that belongs to the changed image, (H, W) bool."""
+        return np.ascontiguousarray(np.flip(mask, self.flip))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of a comparison.
+
+    Attributes:
+        name: What tables call it; distinct within an evaluation.
+        point: Operating point.
+        detector: Detector that runs it; that of the evaluation if None.
+        view: Change of the images; none if None.
+    """
+
+    name: str
+    point: OperatingPoint
+    detector: Detector | None = None
+    view: View | None = None
+
+    def description(self) -> dict[str, Any]:
+        """All that decides its numbers, beside the evaluation's own detector, as JSON gives it back."""
+        fields: dict[str, Any] = {**asdict(self.point), "name": self.name}
+        if self.view is not None:
+            fields["view"] = asdict(self.view)
+        if self.detector is not None:
+            fields["detector"] = {"runs_on": self.detector.runs_on, **self.detector.digests()}
+        described: dict[str, Any] = json.loads(json.dumps(fields))
+        return described
+
+
+VariantLike = str | OperatingPoint | Variant
+
+
+def as_variants(variants: Sequence[VariantLike]) -> list[Variant]:
+    """Variants of these operating points, names of operating points, or variants, all distinct in name."""
+    points = [each if isinstance(each, Variant) else operating_point(each) for each in variants]
+    listed = [each if isinstance(each, Variant) else Variant(each.name, each) for each in points]
+    names = [variant.name for variant in listed]
+    if not listed or len(set(names)) < len(names):
+        raise KeepADError(f"operating points must be distinct and at least one, not {', '.join(names) or 'none'}.")
+    return listed
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Variants that share a detector and a view, and therefore one `infer()` per batch and its early blocks.
+
+    Attributes:
+        detector: The detector.
+        view: The view, or None for the images as they are.
+        points: Operating points under the names of their variants.
+    """
+
+    detector: Detector
+    view: View | None
+    points: list[OperatingPoint]
+
+
+def passes_of(variants: Sequence[Variant], detector: Detector) -> list[Pass]:
+    """The passes that compute all variants; `detector` runs those without one of their own.
+
+    Raises:
+        KeepADError: The detectors differ in input size or patch grid.
+    """
+    passes: dict[tuple[int, View | None], Pass] = {}
+    for variant in variants:
+        runner = variant.detector or detector
+        if (runner.image_size, runner.grid) != (detector.image_size, detector.grid):
+            raise KeepADError(
+                f"the detector of variant {variant.name!r} has another input size or patch grid than {detector.name}; "
+                "evaluate it on its own."
+            )
+        shared = passes.setdefault((id(runner), variant.view), Pass(runner, variant.view, []))
+        shared.points.append(replace(variant.point, name=variant.name))
+    return list(passes.values())
