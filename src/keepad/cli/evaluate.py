@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, WeightsOption, parts_of
+from keepad.cli.options import DeviceOption, EngineOption, PixelRouterOption, WeightsOption, parts_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from keepad.data import Dataset
+    from keepad.detector import Detector
     from keepad.evaluate import Results
 
 _SHOWN = ("point", "I-AUROC (Δ)", "P-AUROC (Δ)", "PRO", "DTR final", "CMR final", "keep final")
@@ -30,91 +33,130 @@ def evaluate(
     layout: Annotated[
         str | None, typer.Option("--layout", help="How the folder is arranged, if it is not recognised.")
     ] = None,
-    model: ModelOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Checkpoints or folders of keepad export, separated by commas; the bundled default if left out.",
+        ),
+    ] = None,
+    only_unseen: Annotated[
+        bool, typer.Option("--unseen", help="Each model only on suites that it was not trained on.")
+    ] = False,
     weights: WeightsOption = None,
     points: Annotated[
         str, typer.Option("--points", "-p", help="Operating points, separated by commas.")
     ] = "dense,prune30,prune50,prune70",
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images in one forward pass.")] = 1,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most so many images a class, for a quick look.")
+        int | None, typer.Option("--limit", min=1, help="At most so many images per class, for a quick estimate.")
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over instead of going on with what is in the folder.")
     ] = False,
     cases: Annotated[bool, typer.Option("--cases/--no-cases", help="Write a page of best and worst images.")] = True,
     pixel_router: PixelRouterOption = None,
-    engine: EngineOption = None,
+    engine: EngineOption = "auto",
     device: DeviceOption = None,
 ) -> None:
     """Measure how well operating points find defects in a labelled data set.
 
-    Can be interrupted: the same command goes on where it stopped. Exits with 1 if some images could not be used.
+    With several models, each has a folder of its own below --out, and summary.md holds their mean. Can be interrupted:
+    the same command goes on where it stopped. Exits with 1 if some images could not be used.
     """
-    from keepad.console import progress, stderr, stdout
+    from keepad.console import progress, stdout
     from keepad.data import read_dataset
-    from keepad.engines.opening import open_detector
-    from keepad.errors import KeepADError
-    from keepad.evaluate import evaluate, write_cases, write_plots
+    from keepad.evaluate import Options, unseen, write_summary
+    from keepad.evaluate import evaluate as measure
+    from keepad.evaluate.markdown import overall_rows
+    from keepad.evaluate.summary import COLUMNS, summary_rows
+    from keepad.loading import load
     from keepad.presets import with_pixel_router
-
-    def tell(line: str) -> None:
-        stderr.print(line, soft_wrap=True, markup=False, highlight=False)
 
     chosen = [with_pixel_router(point, pixel_router) for point in parts_of(points)]
     dataset = read_dataset(data, layout).select(
         suites=None if suites is None else parts_of(suites),
         classes=None if classes is None else parts_of(classes),
     )
-    detector = open_detector(model, engine=engine, device=device, weights=weights)
+    options = Options(batch_size=batch, limit=limit, fresh=fresh, command=sys.argv, progress=progress)
+    folders = _folders(model, out)
+    results: dict[str, Results] = {}
+    written: list[Path] = []
     try:
-        results = evaluate(
-            detector,
-            dataset,
-            chosen,
-            out,
-            batch_size=batch,
-            limit=limit,
-            fresh=fresh,
-            command=sys.argv,
-            progress=progress,
-        )
-        try:
-            written = write_plots(results)
-        except KeepADError as error:
-            written = []
-            tell(str(error))
-        page = out / "cases.html"
-        # The page shows what was computed, so it only changes when something was.
-        if cases and (results.computed or not page.exists()):
-            written.append(write_cases(detector, dataset, results))
+        for source, folder in folders:
+            detector = load(source, engine=engine, device=device, weights=weights)
+            images = unseen(dataset, detector) if only_unseen else dataset
+            results[folder.name] = measure(detector, images, chosen, folder, options)
+            written += _write_pages(detector, images, results[folder.name], cases=cases)
+        if len(results) > 1:
+            columns, rows = COLUMNS, summary_rows(write_summary(results, out))
+            title = f"Mean over {len(results)} models, in percent"
+            written += [out / "summary.md", out / "summary.json"]
+        else:
+            (result,) = results.values()
+            columns, rows = overall_rows(result.content)
+            count = len(result.averages["suites"])
+            title = f"Mean over {count} suite{'' if count == 1 else 's'}, in percent"
     except KeyboardInterrupt:
-        tell("interrupted: the same command goes on where it stopped.")
+        _say("interrupted: the same command goes on where it stopped.")
         raise typer.Exit(130) from None
 
-    stdout.print(_table(results))
-    for path in (out / "results.md", out / "results.json", *written):
+    stdout.print(_table(title, columns, rows))
+    for path in written:
         stdout.print(str(path), soft_wrap=True, markup=False, highlight=False)
-    for failed in results.errors:
-        tell(f"left out: {failed['path']}: {failed['error']}")
-    if results.errors:
+    errors = [error for result in results.values() for error in result.errors]
+    for error in errors:
+        _say(f"left out: {error['path']}: {error['error']}")
+    if errors:
         raise typer.Exit(1)
 
 
-def _table(results: Results) -> Table:
-    """The mean over all suites, as it stands in results.md, with the columns that fit a terminal."""
+def _folders(model: str | None, out: Path) -> list[tuple[str | None, Path]]:
+    """Each model with the folder of its results: `out` itself for a single one, else one below it."""
+    from keepad.errors import KeepADError
+
+    sources = parts_of(model or "")
+    if len(sources) < 2:
+        return [(sources[0] if sources else None, out)]
+    folders = {source: out / Path(source).name.removesuffix(".safetensors") for source in sources}
+    if len(set(folders.values())) < len(folders):
+        raise KeepADError(f"the models {', '.join(sources)} must differ in the last part of their paths; rename one.")
+    return list(folders.items())
+
+
+def _write_pages(detector: Detector, dataset: Dataset, results: Results, *, cases: bool) -> list[Path]:
+    """Write the plots and, if it is wanted, the page of cases; the paths of all that belongs to the results."""
+    from keepad.errors import KeepADError
+    from keepad.evaluate import write_cases, write_plots
+
+    written = [results.out / "results.md", results.out / "results.json"]
+    try:
+        written += write_plots(results)
+    except KeepADError as error:
+        _say(str(error))
+    page = results.out / "cases.html"
+    # The page shows computed images, so it only changes when some were computed.
+    if cases and (results.computed or not page.exists()):
+        written.append(write_cases(detector, dataset, results))
+    return written
+
+
+def _say(line: str) -> None:
+    from keepad.console import stderr
+
+    stderr.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Columns that fit a terminal."""
     from rich import box
     from rich.table import Table
 
-    from keepad.evaluate.markdown import overall_rows
-
-    columns, rows = overall_rows(results.content)
     shown = [columns.index(name) for name in _SHOWN]
-    suites = len(results.averages["suites"])
-    title = f"Mean over {suites} suite{'' if suites == 1 else 's'}, in percent"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for number in shown:
-        table.add_column(columns[number].replace(" ", "\n"), justify="right" if number else "left", no_wrap=True)
+    for index in shown:
+        table.add_column(columns[index].replace(" ", "\n"), justify="right" if index else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(row[number] for number in shown))
+        table.add_row(*(row[index] for index in shown))
     return table

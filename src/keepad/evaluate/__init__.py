@@ -5,6 +5,7 @@ from keepad.evaluate.evaluation import Options, evaluate
 from keepad.evaluate.plots import write_plots
 from keepad.evaluate.results import Results
 from keepad.evaluate.selection import seen_suites, unseen
+from keepad.evaluate.summary import write_summary
 from keepad.evaluate.variants import Variant, View
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "unseen",
     "write_cases",
     "write_plots",
+    "write_summary",
 ]
