@@ -50,8 +50,8 @@ def test_comments_docstrings_and_layout_do_not_count(package):
     assert digest_of(package) == before
 
 
-def test_state_of_other_code_is_refused(tiny, dataset, tmp_path, monkeypatch):
-    evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=1))
+def test_state_of_other_code_is_refused(detector, dataset, tmp_path, monkeypatch):
+    evaluate(detector, dataset, ["dense"], tmp_path / "out", Options(limit=1))
     monkeypatch.setattr(module, "code_digest", lambda package: "other")
     with pytest.raises(KeepADError, match="with other code of KeepAD; choose another folder, or start over"):
-        evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=1))
+        evaluate(detector, dataset, ["dense"], tmp_path / "out", Options(limit=1))

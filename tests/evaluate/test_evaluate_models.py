@@ -28,21 +28,21 @@ def trained_on(detector, *suites, routers=()):
     return other
 
 
-def test_suites_of_head_and_routers_count_as_seen(tiny, dataset):
-    assert seen_suites(tiny) == set()
-    assert seen_suites(trained_on(tiny, "parts")) == {"parts"}
-    assert seen_suites(trained_on(tiny, "parts", routers=["brainmri"])) == {"parts", "brainmri"}
-    assert unseen(dataset, trained_on(tiny, "parts")).suites == ("brainmri",)
-    assert unseen(dataset, trained_on(tiny, "mvtec", routers=["brainmri"])).suites == ("parts",)
+def test_suites_of_head_and_routers_count_as_seen(detector, dataset):
+    assert seen_suites(detector) == set()
+    assert seen_suites(trained_on(detector, "parts")) == {"parts"}
+    assert seen_suites(trained_on(detector, "parts", routers=["brainmri"])) == {"parts", "brainmri"}
+    assert unseen(dataset, trained_on(detector, "parts")).suites == ("brainmri",)
+    assert unseen(dataset, trained_on(detector, "mvtec", routers=["brainmri"])).suites == ("parts",)
 
 
-def test_a_model_that_has_seen_everything_is_refused(tiny, dataset):
+def test_a_model_that_has_seen_everything_is_refused(detector, dataset):
     with pytest.raises(KeepADError, match="was trained on every suite"):
-        unseen(dataset, trained_on(tiny, "parts", routers=["brainmri"]))
+        unseen(dataset, trained_on(detector, "parts", routers=["brainmri"]))
 
 
-def test_suites_of_the_routers_bear_the_dagger_too(tiny, dataset, tmp_path):
-    detector = trained_on(tiny, "mvtec", routers=["parts"])
+def test_suites_of_the_routers_bear_the_dagger_too(detector, dataset, tmp_path):
+    detector = trained_on(detector, "mvtec", routers=["parts"])
     results = evaluate(detector, dataset, ["dense"], tmp_path / "out", Options(limit=1))
     assert {r["suite"]: r["seen_in_training"] for r in results.records} == {"brainmri": False, "parts": True}
 
@@ -121,9 +121,9 @@ def test_models_with_other_points_have_no_mean():
 
 
 @pytest.fixture
-def keepad(tiny, monkeypatch):
-    """The command, with a tiny detector for each of two directions; `engines` lists what was opened with which."""
-    models = {"p2b": trained_on(tiny, "parts"), "b2p": trained_on(tiny, "mvtec", routers=["brainmri"])}
+def keepad(detector, monkeypatch):
+    """The command, with a tiny detector for each of two directions; `opened` lists models and engines."""
+    models = {"p2b": trained_on(detector, "parts"), "b2p": trained_on(detector, "mvtec", routers=["brainmri"])}
     opened = []
 
     def load(what, *, engine, **_):

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from evaluate_trees import POINTS
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from evaluate_trees import POINTS
 from keepad.data import load_mask, read_dataset
 from keepad.errors import KeepADError
 from keepad.evaluate import Options, evaluate
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def results(tiny, dataset, one_thread, tmp_path_factory):
-    return evaluate(tiny, dataset, POINTS, tmp_path_factory.mktemp("results"))
+def results(detector, dataset, one_thread, tmp_path_factory):
+    return evaluate(detector, dataset, POINTS, tmp_path_factory.mktemp("results"))
 
 
 def record_of(results, suite, cls, point):
@@ -47,12 +47,12 @@ def test_there_is_one_record_for_each_suite_class_and_point(results):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_metrics_are_those_of_scikit_learn_on_the_same_predictions(tiny, dataset, results, point):
+def test_metrics_are_those_of_scikit_learn_on_the_same_predictions(detector, dataset, results, point):
     samples = [sample for sample in dataset.by_class()["parts", "bolt"] if sample.split == "test"]
-    predictions = [tiny(sample.image, point=PRESETS[point]) for sample in samples]
+    predictions = [detector(sample.image, point=PRESETS[point]) for sample in samples]
     labels = [sample.label for sample in samples]
     scores = [prediction.pred_score for prediction in predictions]
-    masks = [load_mask(sample, tiny.image_size) for sample in samples]
+    masks = [load_mask(sample, detector.image_size) for sample in samples]
     pixels, truth = np.concatenate([p.anomaly_map.ravel() for p in predictions]), np.concatenate(masks, axis=None)
     record = record_of(results, "parts", "bolt", point)
 
@@ -77,13 +77,13 @@ def test_metrics_are_those_of_scikit_learn_on_the_same_predictions(tiny, dataset
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_points_that_share_early_blocks_get_what_each_gets_alone(tiny, dataset, results, tmp_path, point):
-    alone = evaluate(tiny, dataset, [point], tmp_path / "out")
+def test_points_that_share_early_blocks_get_what_each_gets_alone(detector, dataset, results, tmp_path, point):
+    alone = evaluate(detector, dataset, [point], tmp_path / "out")
     assert alone.records == [record for record in results.records if record["point"] == point]
 
 
-def test_early_blocks_run_once_for_all_points_with_the_same_patches(tiny, dataset, tmp_path, monkeypatch):
-    calls, network = [], tiny.network
+def test_early_blocks_run_once_for_all_points_with_the_same_patches(detector, dataset, tmp_path, monkeypatch):
+    calls, network = [], detector.network
 
     def encode(*arguments, **named):
         calls.append(arguments)
@@ -91,12 +91,12 @@ def test_early_blocks_run_once_for_all_points_with_the_same_patches(tiny, datase
 
     monkeypatch.setattr(network, "encode", encode)
     points = ["dense", "paper50", "paper70", "prune50", "prune70"]
-    evaluate(tiny, dataset.select(classes="cap"), points, tmp_path / "out")
+    evaluate(detector, dataset.select(classes="cap"), points, tmp_path / "out")
     assert len(calls) == 4 * 2  # images, with and without the pixel router
 
 
-def test_batches_give_the_same_ranking(tiny, dataset, results, tmp_path):
-    batched = evaluate(tiny, dataset, POINTS, tmp_path / "out", Options(batch_size=4))
+def test_batches_give_the_same_ranking(detector, dataset, results, tmp_path):
+    batched = evaluate(detector, dataset, POINTS, tmp_path / "out", Options(batch_size=4))
     for alone, together in zip(results.records, batched.records, strict=True):
         assert alone["keep"] == together["keep"]
         assert alone["i_auroc"] == together["i_auroc"]
@@ -112,25 +112,25 @@ def test_without_masks_there_are_image_metrics_only(results):
     assert averages["overall"]["dense"]["i_auroc"] != averages["suites"]["parts"]["dense"]["i_auroc"]
 
 
-def test_without_normal_images_there_is_no_ranking_of_images(tiny, folder, tmp_path):
+def test_without_normal_images_there_is_no_ranking_of_images(detector, folder, tmp_path):
     for image in (folder / "parts" / "cap" / "test" / "good").iterdir():
         image.unlink()
-    results = evaluate(tiny, read_dataset(folder).select(classes="cap"), ["dense"], tmp_path / "out")
+    results = evaluate(detector, read_dataset(folder).select(classes="cap"), ["dense"], tmp_path / "out")
     (record,) = results.records
     assert (record["n_good"], record["i_auroc"], record["i_f1"]) == (0, None, None)
     assert record["p_auroc"] is not None
 
 
-def test_a_limit_takes_both_labels_and_always_the_same_images(tiny, dataset, tmp_path):
-    first = evaluate(tiny, dataset.select(suites="parts"), ["dense"], tmp_path / "first", Options(limit=3))
-    again = evaluate(tiny, dataset.select(suites="parts"), ["dense"], tmp_path / "again", Options(limit=3))
+def test_a_limit_takes_both_labels_and_always_the_same_images(detector, dataset, tmp_path):
+    first = evaluate(detector, dataset.select(suites="parts"), ["dense"], tmp_path / "first", Options(limit=3))
+    again = evaluate(detector, dataset.select(suites="parts"), ["dense"], tmp_path / "again", Options(limit=3))
     assert [(r["class"], r["n_good"], r["n_defect"]) for r in first.records] == [("bolt", 1, 2), ("cap", 1, 2)]
     assert [row["key"] for row in first.images] == [row["key"] for row in again.images]
 
 
-def test_suites_named_in_the_checkpoint_count_as_seen(tiny, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(tiny.network, "provenance", {"data": [{"suite": "parts"}]})
-    results = evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=2))
+def test_suites_named_in_the_checkpoint_count_as_seen(detector, dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(detector.network, "provenance", {"data": [{"suite": "parts"}]})
+    results = evaluate(detector, dataset, ["dense"], tmp_path / "out", Options(limit=2))
     assert {r["suite"]: r["seen_in_training"] for r in results.records} == {"brainmri": False, "parts": True}
     assert results.averages["unseen"]["dense"]["i_auroc"] == results.averages["suites"]["brainmri"]["dense"]["i_auroc"]
 
@@ -138,9 +138,9 @@ def test_suites_named_in_the_checkpoint_count_as_seen(tiny, dataset, tmp_path, m
 @pytest.mark.parametrize(
     ("points", "sentence"), [([], "at least one"), (["dense", "dense"], "distinct"), (["x"], "called 'x'")]
 )
-def test_points_must_make_sense(tiny, dataset, tmp_path, points, sentence):
+def test_points_must_make_sense(detector, dataset, tmp_path, points, sentence):
     with pytest.raises(KeepADError, match=sentence):
-        evaluate(tiny, dataset, points, tmp_path / "out")
+        evaluate(detector, dataset, points, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -227,13 +227,13 @@ def test_survival_is_pooled_over_images_by_size_and_router():
     assert survival["suites"]["a"]["prune70"]["final"][">16"]["cmr"] is None
 
 
-def test_gradients_are_not_tracked(tiny, dataset, tmp_path, monkeypatch):
-    modes, network = [], tiny.network
+def test_gradients_are_not_tracked(detector, dataset, tmp_path, monkeypatch):
+    modes, network = [], detector.network
 
     def respond(*arguments, **named):
         modes.append(torch.is_inference_mode_enabled())
         return type(network).respond(network, *arguments, **named)
 
     monkeypatch.setattr(network, "respond", respond)
-    evaluate(tiny, dataset.select(classes="cap"), ["dense"], tmp_path / "out")
+    evaluate(detector, dataset.select(classes="cap"), ["dense"], tmp_path / "out")
     assert modes == [True] * 4

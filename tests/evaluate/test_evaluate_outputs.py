@@ -11,10 +11,10 @@ from io import BytesIO
 
 import pytest
 import typer
-from evaluate_trees import POINTS
 from PIL import Image
 from typer.testing import CliRunner
 
+from evaluate_trees import POINTS
 from keepad.cli.evaluate import evaluate as command
 from keepad.data import read_dataset
 from keepad.errors import KeepADError
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def results(tiny, dataset, one_thread, tmp_path_factory):
+def results(detector, dataset, one_thread, tmp_path_factory):
     """An evaluation by a checkpoint that was trained on `parts`."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tiny.network, "provenance", {"data": [{"suite": "parts"}]})
+        patched.setattr(detector.network, "provenance", {"data": [{"suite": "parts"}]})
         command = ["/opt/bin/keepad", "evaluate", "--data", str(dataset.root)]
-        return evaluate(tiny, dataset, POINTS, tmp_path_factory.mktemp("out"), Options(command=command))
+        return evaluate(detector, dataset, POINTS, tmp_path_factory.mktemp("out"), Options(command=command))
 
 
 def section(page: str, heading: str) -> str:
@@ -51,8 +51,8 @@ def test_suites_seen_in_training_bear_a_dagger(results):
     assert page.endswith("† The checkpoint was trained on this suite, so these numbers are not zero-shot.\n")
 
 
-def test_without_training_suites_there_is_no_dagger(tiny, dataset, tmp_path):
-    evaluate(tiny, dataset, POINTS, tmp_path / "out", Options(limit=1))
+def test_without_training_suites_there_is_no_dagger(detector, dataset, tmp_path):
+    evaluate(detector, dataset, POINTS, tmp_path / "out", Options(limit=1))
     page = (tmp_path / "out" / "results.md").read_text()
     assert "†" not in page
     assert "Unseen" not in page
@@ -74,8 +74,8 @@ def test_what_does_not_exist_is_a_dash(results):
     assert [cell.strip() for cell in row.split("|")][3] == "–"
 
 
-def test_the_papers_row_stands_beside_its_own_geometry(tiny, dataset, tmp_path):
-    results = evaluate(tiny, dataset, ["dense", "paper70", "prune70"], tmp_path / "out", Options(limit=2))
+def test_the_papers_row_stands_beside_its_own_geometry(detector, dataset, tmp_path):
+    results = evaluate(detector, dataset, ["dense", "paper70", "prune70"], tmp_path / "out", Options(limit=2))
     table = section((results.out / "results.md").read_text(), "Beside the paper")
     ours = results.averages["suites"]["brainmri"]["paper70"]["i_auroc"]
     assert f"| brainmri | BrainMRI | paper70 | {ours:.1f} | – | 89.9 | – |" in table
@@ -108,14 +108,14 @@ def test_errors_are_listed(results):
     assert section(to_markdown(content), "Left out").startswith("\n- `parts/a.png`: It is cut off.")
 
 
-def test_no_output_holds_a_path_of_this_machine(tiny, folder, tmp_path, monkeypatch):
+def test_no_output_holds_a_path_of_this_machine(detector, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "keepad"), "evaluate", f"--data={folder}"])
     (folder / "parts" / "bolt" / "test" / "good" / "001.png").write_bytes(b"no image")
     dataset = read_dataset(folder).select(classes="bolt")
-    results = evaluate(tiny, dataset, POINTS, tmp_path / "out")
+    results = evaluate(detector, dataset, POINTS, tmp_path / "out")
     assert results.errors
     write_plots(results)
-    write_cases(tiny, dataset, results)
+    write_cases(detector, dataset, results)
     files = [path for path in results.out.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json", ".md", ".png", ".html", ".jsonl", ".npz"}
     for path in files:
@@ -134,8 +134,8 @@ def test_plots_are_pictures_beside_the_results(results):
             assert image.width > 700
 
 
-def test_dense_alone_has_no_distribution_to_plot(tiny, dataset, tmp_path):
-    results = evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=2))
+def test_dense_alone_has_no_distribution_to_plot(detector, dataset, tmp_path):
+    results = evaluate(detector, dataset, ["dense"], tmp_path / "out", Options(limit=2))
     assert [path.name for path in write_plots(results)] == ["accuracy_vs_keep.png"]
 
 
@@ -145,10 +145,10 @@ def test_without_matplotlib_the_plots_say_what_they_need(results, monkeypatch):
         write_plots(results)
 
 
-def test_cases_show_the_extremes_of_each_suite(tiny, dataset, results):
-    before = tiny.point
-    page = write_cases(tiny, dataset, results).read_text()
-    assert tiny.point is before
+def test_cases_show_the_extremes_of_each_suite(detector, dataset, results):
+    before = detector.point
+    page = write_cases(detector, dataset, results).read_text()
+    assert detector.point is before
     assert "must not be redistributed" in page
     assert "Best and worst cases at prune70" in page
     parts = page.split("<h2>parts</h2>")[1]
@@ -162,11 +162,11 @@ def test_cases_show_the_extremes_of_each_suite(tiny, dataset, results):
     assert "http" not in page  # nothing comes from elsewhere
 
 
-def test_cases_show_defects_that_vanished(tiny, dataset, results):
+def test_cases_show_defects_that_vanished(detector, dataset, results):
     images = copy.deepcopy([row for row in results.images if row["class"] == "cap"])
     row = next(row for row in images if row["defect_tokens"])
     row["points"]["prune70"]["defect"] = 0
-    page = write_cases(tiny, dataset, replace(results, images=images)).read_text()
+    page = write_cases(detector, dataset, replace(results, images=images)).read_text()
     vanished = page.split("<h3>Defect vanished completely (")[1]
     assert f"<b>{row['key']}</b>" in vanished
     assert f"0 of {row['defect_tokens']} defect tokens left" in vanished
@@ -176,9 +176,9 @@ def test_cases_show_defects_that_vanished(tiny, dataset, results):
 
 
 @pytest.fixture
-def keepad(tiny, monkeypatch):
+def keepad(detector, monkeypatch):
     """The command as it is mounted, with the tiny detector for every checkpoint."""
-    monkeypatch.setattr("keepad.loading.load", lambda *_, **__: tiny)
+    monkeypatch.setattr("keepad.loading.load", lambda *_, **__: detector)
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command("evaluate")(command)
     app.callback()(lambda: None)

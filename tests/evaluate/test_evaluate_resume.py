@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from evaluate_trees import POINTS, numbers_in
 
+from evaluate_trees import POINTS, numbers_in
 from keepad.data import read_dataset
 from keepad.errors import KeepADError
 from keepad.evaluate import Options, evaluate, evaluation
@@ -46,10 +46,10 @@ def lines_in(out: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def finished(tiny, dataset, one_thread, tmp_path_factory):
+def finished(detector, dataset, one_thread, tmp_path_factory):
     """The folder of an uninterrupted run."""
     out = tmp_path_factory.mktemp("finished")
-    evaluate(tiny, dataset, POINTS, out)
+    evaluate(detector, dataset, POINTS, out)
     return out
 
 
@@ -61,45 +61,45 @@ def whole(finished):
 
 # At the very first pass, between the points of an image, inside of a class, between classes, and at the last one.
 @pytest.mark.parametrize("calls", [0, 1, 7, 8, 27])
-def test_a_killed_run_goes_on_where_it_stopped(tiny, dataset, tmp_path, monkeypatch, whole, calls):
+def test_a_killed_run_goes_on_where_it_stopped(detector, dataset, tmp_path, monkeypatch, whole, calls):
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        kill_after(patched, tiny, calls)
+        kill_after(patched, detector, calls)
         with pytest.raises(Killed):
-            evaluate(tiny, dataset, POINTS, out)
+            evaluate(detector, dataset, POINTS, out)
     assert not (out / "results.json").exists()
 
-    results = evaluate(tiny, dataset, POINTS, out)
+    results = evaluate(detector, dataset, POINTS, out)
     assert numbers_in(out) == whole
     assert results.computed <= 14 - calls // 2 + 2  # no more than the images since the last save are computed again
 
 
-def test_a_run_may_be_killed_many_times(tiny, dataset, tmp_path, monkeypatch, whole):
+def test_a_run_may_be_killed_many_times(detector, dataset, tmp_path, monkeypatch, whole):
     out = tmp_path / "out"
     for _ in range(4):
         with monkeypatch.context() as patched:
-            kill_after(patched, tiny, 7)
+            kill_after(patched, detector, 7)
             with pytest.raises(Killed):
-                evaluate(tiny, dataset, POINTS, out)
-    evaluate(tiny, dataset, POINTS, out)
+                evaluate(detector, dataset, POINTS, out)
+    evaluate(detector, dataset, POINTS, out)
     assert numbers_in(out) == whole
 
 
-def test_batches_resume_at_the_same_borders(tiny, dataset, tmp_path, monkeypatch):
-    evaluate(tiny, dataset, POINTS, tmp_path / "whole", Options(batch_size=2))
+def test_batches_resume_at_the_same_borders(detector, dataset, tmp_path, monkeypatch):
+    evaluate(detector, dataset, POINTS, tmp_path / "whole", Options(batch_size=2))
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        kill_after(patched, tiny, 7)
+        kill_after(patched, detector, 7)
         with pytest.raises(Killed):
-            evaluate(tiny, dataset, POINTS, out, Options(batch_size=2))
-    evaluate(tiny, dataset, POINTS, out, Options(batch_size=2))
+            evaluate(detector, dataset, POINTS, out, Options(batch_size=2))
+    evaluate(detector, dataset, POINTS, out, Options(batch_size=2))
     assert numbers_in(out) == numbers_in(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
     "damage", ["torn line", "lines without pixels", "lost lines", "half an array file", "no array file"]
 )
-def test_what_the_files_do_not_agree_on_is_computed_again(tiny, dataset, tmp_path, finished, whole, damage):
+def test_what_the_files_do_not_agree_on_is_computed_again(detector, dataset, tmp_path, finished, whole, damage):
     out = shutil.copytree(finished, tmp_path / "out")
     lines, arrays = out / "state" / "001-parts-bolt.jsonl", out / "state" / "001-parts-bolt.npz"
     if damage == "torn line":
@@ -115,57 +115,57 @@ def test_what_the_files_do_not_agree_on_is_computed_again(tiny, dataset, tmp_pat
     else:
         arrays.unlink()
 
-    results = evaluate(tiny, dataset, POINTS, out)
+    results = evaluate(detector, dataset, POINTS, out)
     assert numbers_in(out) == whole
     assert lines_in(out) == [4, 6, 4]
     assert results.computed == (0 if damage in ("torn line", "lines without pixels") else 6)
 
 
-def test_a_finished_run_only_makes_its_tables_again(tiny, dataset, tmp_path, monkeypatch, finished, whole):
+def test_a_finished_run_only_makes_its_tables_again(detector, dataset, tmp_path, monkeypatch, finished, whole):
     out = shutil.copytree(finished, tmp_path / "out")
     (out / "results.json").unlink()
-    kill_after(monkeypatch, tiny, 0)
-    assert evaluate(tiny, dataset, POINTS, out).computed == 0
+    kill_after(monkeypatch, detector, 0)
+    assert evaluate(detector, dataset, POINTS, out).computed == 0
     assert numbers_in(out) == whole
 
 
-def test_another_model_is_refused(tiny, dataset, tmp_path):
-    evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=1))
+def test_another_model_is_refused(detector, dataset, tmp_path):
+    evaluate(detector, dataset, ["dense"], tmp_path / "out", Options(limit=1))
     sentence = "with other {}; choose another folder, or start over with --fresh"
 
-    other = copy.deepcopy(tiny)
+    other = copy.deepcopy(detector)
     other.network.head.patch.data[0, 0, 0] += 1e-3
     with pytest.raises(KeepADError, match=sentence.format("checkpoint")):
         evaluate(other, dataset, ["dense"], tmp_path / "out", Options(limit=1))
 
-    other = copy.deepcopy(tiny)
-    other.network.calibration = replace(tiny.calibration, patch_weight=0.4)
+    other = copy.deepcopy(detector)
+    other.network.calibration = replace(detector.calibration, patch_weight=0.4)
     with pytest.raises(KeepADError, match=sentence.format("checkpoint")):
         evaluate(other, dataset, ["dense"], tmp_path / "out", Options(limit=1))
 
-    other = copy.deepcopy(tiny)
+    other = copy.deepcopy(detector)
     other.network.backbone.vit.cls_token.data[0, 0, 0] += 1e-3
     with pytest.raises(KeepADError, match=sentence.format("backbone")):
         evaluate(other, dataset, ["dense"], tmp_path / "out", Options(limit=1))
 
 
-def test_other_points_and_other_images_are_refused(tiny, dataset, tmp_path):
-    evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=1))
+def test_other_points_and_other_images_are_refused(detector, dataset, tmp_path):
+    evaluate(detector, dataset, ["dense"], tmp_path / "out", Options(limit=1))
     with pytest.raises(KeepADError, match="with other operating points; "):
-        evaluate(tiny, dataset, ["prune70"], tmp_path / "out", Options(limit=1))
+        evaluate(detector, dataset, ["prune70"], tmp_path / "out", Options(limit=1))
     with pytest.raises(KeepADError, match="with other images; "):
-        evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(limit=2))
+        evaluate(detector, dataset, ["dense"], tmp_path / "out", Options(limit=2))
 
 
-def test_fresh_starts_over(tiny, dataset, tmp_path):
+def test_fresh_starts_over(detector, dataset, tmp_path):
     out = tmp_path / "out"
-    evaluate(tiny, dataset, ["dense"], out, Options(limit=1))
-    results = evaluate(tiny, dataset, ["prune70"], out, Options(limit=2, fresh=True))
+    evaluate(detector, dataset, ["dense"], out, Options(limit=1))
+    results = evaluate(detector, dataset, ["prune70"], out, Options(limit=2, fresh=True))
     assert results.computed == 6
     assert lines_in(out) == [2, 2, 2]
 
 
-def test_progress_counts_every_image_once(tiny, dataset, tmp_path, monkeypatch):
+def test_progress_counts_every_image_once(detector, dataset, tmp_path, monkeypatch):
     counts = []
 
     class Bar:
@@ -179,10 +179,10 @@ def test_progress_counts_every_image_once(tiny, dataset, tmp_path, monkeypatch):
             pass
 
     with monkeypatch.context() as patched:
-        kill_after(patched, tiny, 9)
+        kill_after(patched, detector, 9)
         with pytest.raises(Killed):
-            evaluate(tiny, dataset, ["dense"], tmp_path / "out")
-    evaluate(tiny, dataset, ["dense"], tmp_path / "out", Options(progress=Bar))
+            evaluate(detector, dataset, ["dense"], tmp_path / "out")
+    evaluate(detector, dataset, ["dense"], tmp_path / "out", Options(progress=Bar))
     assert counts[:2] == [14, 8]  # of the nine images done, eight are saved
     assert sum(counts[1:]) == 14
 
@@ -190,11 +190,11 @@ def test_progress_counts_every_image_once(tiny, dataset, tmp_path, monkeypatch):
 # -- images that cannot be used --------------------------------------------------------------------------------------
 
 
-def test_a_broken_image_and_a_broken_mask_are_left_out_and_listed(tiny, folder, tmp_path):
+def test_a_broken_image_and_a_broken_mask_are_left_out_and_listed(detector, folder, tmp_path):
     dataset = read_dataset(folder)
     (folder / "parts" / "bolt" / "test" / "good" / "001.png").write_bytes(b"no image")
     (folder / "parts" / "cap" / "ground_truth" / "spot" / "000_mask.png").write_bytes(b"no mask")
-    results = evaluate(tiny, dataset, POINTS, tmp_path / "out")
+    results = evaluate(detector, dataset, POINTS, tmp_path / "out")
     assert [error["path"] for error in results.errors] == [
         "parts/bolt/test/good/001.png",
         "parts/cap/test/spot/000.png",
@@ -204,15 +204,15 @@ def test_a_broken_image_and_a_broken_mask_are_left_out_and_listed(tiny, folder, 
     assert counts == {"brain": (2, 2), "bolt": (2, 3), "cap": (2, 1)}
 
 
-def test_an_image_that_was_put_right_is_taken_in(tiny, folder, tmp_path, whole):
+def test_an_image_that_was_put_right_is_taken_in(detector, folder, tmp_path, whole):
     dataset = read_dataset(folder)
     broken = folder / "parts" / "bolt" / "test" / "good" / "001.png"
     content = broken.read_bytes()
     broken.write_bytes(b"")
-    assert evaluate(tiny, dataset, POINTS, tmp_path / "out").errors
+    assert evaluate(detector, dataset, POINTS, tmp_path / "out").errors
 
     broken.write_bytes(content)
-    results = evaluate(tiny, dataset, POINTS, tmp_path / "out")
+    results = evaluate(detector, dataset, POINTS, tmp_path / "out")
     assert (results.computed, results.errors) == (1, [])
     again = json.loads((tmp_path / "out" / "results.json").read_text())
     for record, expected in zip(again["records"], whole["records"], strict=True):

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from evaluate_trees import POINTS
 
+from evaluate_trees import POINTS
 from keepad.errors import KeepADError
 from keepad.evaluate import Options, Variant, View, evaluate
 from keepad.presets import POINTS as PRESETS
@@ -45,15 +45,15 @@ def test_noise_moves_every_value_by_at_most_its_size_and_always_alike():
     assert NOISY.of_image(np.full((9, 9, 3), 255, np.uint8)).min() >= 254  # no overflow
 
 
-def test_points_and_names_are_variants_of_their_own_name(tiny, parts, tmp_path):
-    plain = evaluate(tiny, parts, POINTS, tmp_path / "plain")
-    named = evaluate(tiny, parts, [DENSE, Variant("mine", PRUNED)], tmp_path / "named")
+def test_points_and_names_are_variants_of_their_own_name(detector, parts, tmp_path):
+    plain = evaluate(detector, parts, POINTS, tmp_path / "plain")
+    named = evaluate(detector, parts, [DENSE, Variant("mine", PRUNED)], tmp_path / "named")
     assert without_names(named.records, "mine") == without_names(plain.records, "prune70")
     assert named.averages["overall"]["mine"]["delta"] == plain.averages["overall"]["prune70"]["delta"]
 
 
-def test_variants_of_one_detector_and_view_share_one_inference(tiny, parts, tmp_path, monkeypatch):
-    other, calls = copy.deepcopy(tiny), []
+def test_variants_of_one_detector_and_view_share_one_inference(detector, parts, tmp_path, monkeypatch):
+    other, calls = copy.deepcopy(detector), []
 
     def counting(detector, name):
         def infer(pixels, points, stages=None):
@@ -62,7 +62,7 @@ def test_variants_of_one_detector_and_view_share_one_inference(tiny, parts, tmp_
 
         monkeypatch.setattr(detector, "infer", infer)
 
-    counting(tiny, "own")
+    counting(detector, "own")
     counting(other, "other")
     variants = [
         *("dense", "prune70"),
@@ -70,7 +70,7 @@ def test_variants_of_one_detector_and_view_share_one_inference(tiny, parts, tmp_
         Variant("dense mirrored", DENSE, view=MIRRORED),
         Variant("other", PRUNED, detector=other),
     ]
-    evaluate(tiny, parts.select(classes="cap"), variants, tmp_path / "out", Options(batch_size=4))
+    evaluate(detector, parts.select(classes="cap"), variants, tmp_path / "out", Options(batch_size=4))
     assert calls == [
         ("own", 4, ["dense", "prune70"]),
         ("own", 4, ["mirrored", "dense mirrored"]),
@@ -78,50 +78,50 @@ def test_variants_of_one_detector_and_view_share_one_inference(tiny, parts, tmp_
     ]
 
 
-def test_a_variants_detector_gives_its_own_numbers(tiny, parts, tmp_path):
-    other = copy.deepcopy(tiny)
-    other.network.calibration = replace(tiny.calibration, patch_weight=0.1)
-    both = evaluate(tiny, parts, ["dense", Variant("other", DENSE, detector=other)], tmp_path / "both")
+def test_a_variants_detector_gives_its_own_numbers(detector, parts, tmp_path):
+    other = copy.deepcopy(detector)
+    other.network.calibration = replace(detector.calibration, patch_weight=0.1)
+    both = evaluate(detector, parts, ["dense", Variant("other", DENSE, detector=other)], tmp_path / "both")
     alone = evaluate(other, parts, ["dense"], tmp_path / "alone")
     assert without_names(both.records, "other") == without_names(alone.records, "dense")
     scores = [[row["points"][name]["score"] for row in both.images] for name in ("dense", "other")]
     assert scores[0] != scores[1]
 
 
-def test_a_mirrored_image_is_compared_with_its_mirrored_mask(tiny, parts, tmp_path, monkeypatch):
+def test_a_mirrored_image_is_compared_with_its_mirrored_mask(detector, parts, tmp_path, monkeypatch):
     def infer(pixels, points, stages=None):
         """Maps of brightness, which mirror with the image."""
-        results = type(tiny).infer(tiny, pixels, points, stages)
+        results = type(detector).infer(detector, pixels, points, stages)
         maps = [image.mean(-1).astype(np.float32) / 255 for image in pixels]
         return {
             name: [replace(result, anomaly_map=map_) for result, map_ in zip(of_point, maps, strict=True)]
             for name, of_point in results.items()
         }
 
-    monkeypatch.setattr(tiny, "infer", infer)
-    results = evaluate(tiny, parts, ["dense", Variant("mirrored", DENSE, view=MIRRORED)], tmp_path / "out")
+    monkeypatch.setattr(detector, "infer", infer)
+    results = evaluate(detector, parts, ["dense", Variant("mirrored", DENSE, view=MIRRORED)], tmp_path / "out")
     plain, mirrored = (results.averages["overall"][name]["p_auroc"] for name in ("dense", "mirrored"))
     assert mirrored == pytest.approx(plain)
     assert plain > 80
 
 
-def test_a_named_reference_takes_the_place_of_dense(tiny, parts, tmp_path):
-    results = evaluate(tiny, parts, POINTS, tmp_path / "out", Options(reference="prune70"))
+def test_a_named_reference_takes_the_place_of_dense(detector, parts, tmp_path):
+    results = evaluate(detector, parts, POINTS, tmp_path / "out", Options(reference="prune70"))
     overall = results.averages["overall"]
     assert overall["prune70"]["delta"]["keep"] == 0
     assert overall["dense"]["delta"]["keep"] > 50
     assert "Δ is against prune70" in (results.out / "results.md").read_text()
     with pytest.raises(KeepADError, match="'prune50' is none of the variants"):
-        evaluate(tiny, parts, POINTS, tmp_path / "other", Options(reference="prune50"))
+        evaluate(detector, parts, POINTS, tmp_path / "other", Options(reference="prune50"))
 
 
-def test_other_variants_are_refused(tiny, parts, tmp_path):
+def test_other_variants_are_refused(detector, parts, tmp_path):
     def run(*variants):
-        return evaluate(tiny, parts, [*variants], tmp_path / "out", Options(limit=1))
+        return evaluate(detector, parts, [*variants], tmp_path / "out", Options(limit=1))
 
     assert run(Variant("a", DENSE, view=MIRRORED)).computed == 2
     assert run(Variant("a", DENSE, view=MIRRORED)).computed == 0
-    other = copy.deepcopy(tiny)
+    other = copy.deepcopy(detector)
     for variant in (
         Variant("a", DENSE),
         Variant("a", DENSE, view=NOISY),
@@ -132,9 +132,9 @@ def test_other_variants_are_refused(tiny, parts, tmp_path):
             run(variant)
 
 
-def test_a_detector_of_another_input_size_is_refused(tiny, parts, tmp_path):
-    other = copy.deepcopy(tiny)
+def test_a_detector_of_another_input_size_is_refused(detector, parts, tmp_path):
+    other = copy.deepcopy(detector)
     other.network.image_size = (8 * 16, 8 * 16)
     with pytest.raises(KeepADError, match="variant 'small' has another input size"):
-        evaluate(tiny, parts, ["dense", Variant("small", DENSE, detector=other)], tmp_path / "out")
+        evaluate(detector, parts, ["dense", Variant("small", DENSE, detector=other)], tmp_path / "out")
     assert not (tmp_path / "out").exists()

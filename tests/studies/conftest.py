@@ -9,14 +9,21 @@ import sys
 import pytest
 
 from evaluate_trees import draw_suites
+from keepad.detector import Detector
 
 
 @pytest.fixture
-def models(tiny, monkeypatch):
+def detector(make_tiny):
+    """A detector on a tiny random network."""
+    return Detector(make_tiny())
+
+
+@pytest.fixture
+def models(detector, monkeypatch):
     """Tiny models, by name, that `load` opens: p2b was trained on parts, b2p on brainmri."""
     opened = {}
     for name, suite in (("p2b", "parts"), ("b2p", "brainmri")):
-        opened[name] = copy.deepcopy(tiny)
+        opened[name] = copy.deepcopy(detector)
         opened[name].network.name, opened[name].network.provenance = name, {"data": [{"suite": suite}]}
 
     monkeypatch.setattr("keepad.loading.load", lambda what=None, **_: opened[what])

@@ -45,14 +45,14 @@ def test_changes_are_against_torch_on_the_same_view():
     ]
 
 
-def test_an_export_of_another_checkpoint_is_refused(tiny):
+def test_an_export_of_another_checkpoint_is_refused(detector):
     def export_of(digest):
         return SimpleNamespace(name="m2i", digests=lambda: {"checkpoint": f"{digest} openvino int8"})
 
-    digest = tiny.digests()["checkpoint"]
-    check_origin(tiny, {"openvino int8": export_of(digest)})
+    digest = detector.digests()["checkpoint"]
+    check_origin(detector, {"openvino int8": export_of(digest)})
     with pytest.raises(KeepADError, match="another checkpoint; export it again"):
-        check_origin(tiny, {"openvino int8": export_of(digest[::-1])})
+        check_origin(detector, {"openvino int8": export_of(digest[::-1])})
 
 
 def test_it_writes_the_changes_of_every_model(models, study, monkeypatch):

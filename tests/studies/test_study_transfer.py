@@ -1,4 +1,4 @@
-"""The study of routers: its variants, the mean budget, and its pages on two tiny directions."""
+"""The study of routers: its variants, the mean budget, and its pages on two detector directions."""
 
 from __future__ import annotations
 
