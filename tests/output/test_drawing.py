@@ -1,4 +1,4 @@
-"""Pictures of predictions: colours on a fixed scale, survivors where they are, at the shape of the image."""
+"""Overlays: colours on a fixed scale, survivors at their positions, the aspect ratio of the original image."""
 
 from __future__ import annotations
 
@@ -10,42 +10,11 @@ from PIL import Image
 
 from keepad.errors import KeepADError
 from keepad.output.drawing import colour_map, draw_panels, make_panels
-from keepad.prediction import Prediction
-
-GREY = 120
-
-
-def prediction(
-    anomaly: float | np.ndarray = 0.0,
-    *,
-    grid: tuple[int, int] = (4, 4),
-    shallow: list[int] | None = None,
-    final: list[int] | None = None,
-    image_size: tuple[int, int] = (56, 56),
-    **more: object,
-) -> Prediction:
-    """A prediction on a grey image; every token survives unless told otherwise."""
-    height, width = grid[0] * 14, grid[1] * 14
-    everything = list(range(grid[0] * grid[1]))
-    shallow = everything if shallow is None else shallow
-    return Prediction(
-        **{
-            "pred_score": 0.5,
-            "anomaly_map": np.broadcast_to(np.float32(anomaly), (height, width)),
-            "grid": grid,
-            "survivors_shallow": np.array(shallow, int),
-            "survivors": np.array(shallow if final is None else final, int),
-            "evidence": 0.6,
-            "point": "prune70",
-            "image": np.full((height, width, 3), GREY, np.uint8),
-            "image_size": image_size,
-            **more,
-        }
-    )
+from predictions import GREY, make_prediction
 
 
 def overlay(*args: object, scale: float = 1.0, **more: object) -> np.ndarray:
-    return np.asarray(make_panels(prediction(*args, **more), scale=scale).overlay).astype(int)
+    return np.asarray(make_panels(make_prediction(*args, **more), scale=scale).overlay).astype(int)
 
 
 class TestMap:
@@ -87,13 +56,13 @@ class TestMap:
     @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan")])
     def test_a_scale_without_length(self, scale):
         with pytest.raises(KeepADError, match=r"^The colour scale must end above 0, not at .*\.$"):
-            draw_panels(prediction(0.5), scale=scale)
+            draw_panels(make_prediction(0.5), scale=scale)
 
 
 class TestSurvivors:
-    def fates(self, **more: object) -> np.ndarray:
+    def levels(self, **more: object) -> np.ndarray:
         """Mean grey level of every cell of the 4 x 4 grid, without its border."""
-        panel = np.asarray(make_panels(prediction(**more), long_side=400).survivors).astype(int)
+        panel = np.asarray(make_panels(make_prediction(**more), long_side=400).survivors).astype(int)
         return np.array(
             [
                 [panel[100 * r + 20 : 100 * r + 80, 100 * c + 20 : 100 * c + 80].mean() for c in range(4)]
@@ -102,7 +71,7 @@ class TestSurvivors:
         )
 
     def test_dropped_patches_are_dark_late_ones_dimmed_and_survivors_untouched(self):
-        drawn = self.fates(shallow=[0, 5, 6, 10], final=[5, 10])
+        drawn = self.levels(shallow=[0, 5, 6, 10], final=[5, 10])
         expected = """
             late  early early early
             early kept  late  early
@@ -118,21 +87,23 @@ class TestSurvivors:
                 assert level < 45
 
     def test_late_dropped_patches_are_tinted_blue(self):
-        panel = np.asarray(make_panels(prediction(shallow=[0, 1], final=[1]), long_side=400).survivors)
+        panel = np.asarray(make_panels(make_prediction(shallow=[0, 1], final=[1]), long_side=400).survivors)
         red, _, blue = panel[50, 50].astype(int)
         assert blue > red + 20
 
     def test_survivors_are_outlined_against_the_rest(self):
-        panel = np.asarray(make_panels(prediction(shallow=[5, 6], final=[5, 6]), long_side=400).survivors).astype(int)
+        panel = np.asarray(make_panels(make_prediction(shallow=[5, 6], final=[5, 6]), long_side=400).survivors).astype(
+            int
+        )
         assert panel[100, 150].min() > GREY + 50, "top edge of the two kept patches"
         assert (panel[150, 200] == GREY).all(), "no line between two survivors"
 
     def test_where_all_survive_the_picture_is_the_image(self):
-        panels = make_panels(prediction())
+        panels = make_panels(make_prediction())
         assert panels.survivors.tobytes() == panels.image.tobytes()
 
     def test_an_empty_set_of_survivors(self):
-        assert (self.fates(shallow=[], final=[]) < 45).all()
+        assert (self.levels(shallow=[], final=[]) < 45).all()
 
 
 class TestShapes:
@@ -140,31 +111,37 @@ class TestShapes:
         ("image_size", "panel_size"),
         [
             ((518, 518), (518, 518)),
-            ((1000, 500), (518, 259)),
+            ((500, 1000), (259, 518)),
+            ((900, 300), (518, 173)),
             ((300, 900), (173, 518)),
             ((1, 1), (518, 518)),
-            ((20_000, 20), (518, 48)),
             ((20, 20_000), (48, 518)),
+            ((20_000, 20), (518, 48)),
         ],
     )
-    def test_panels_have_the_aspect_ratio_of_the_given_image(self, image_size, panel_size):
-        assert {panel.size for panel in make_panels(prediction(image_size=image_size))} == {panel_size}
+    def test_panels_have_the_aspect_ratio_of_the_original_image(self, image_size, panel_size):
+        panels = make_panels(make_prediction(image_size=image_size))
+        assert {np.asarray(panel).shape for panel in panels} == {(*panel_size, 3)}
 
     def test_three_panels_side_by_side(self):
-        drawn = draw_panels(prediction(image_size=(1000, 500)))
+        drawn = draw_panels(make_prediction(image_size=(500, 1000)))
         assert drawn.mode == "RGB"
         assert drawn.width > 3 * 518
         assert 259 < drawn.height < 400
 
     def test_rectangular_grids(self):
-        panel = np.asarray(make_panels(prediction(grid=(2, 6), final=[5], image_size=(600, 200))).survivors).astype(int)
+        panel = np.asarray(
+            make_panels(make_prediction(grid=(2, 6), final=[5], image_size=(200, 600))).survivors
+        ).astype(int)
         height, width = panel.shape[:2]
         assert (panel[height // 4, -width // 12] == GREY).all(), "row 0, column 5 survived"
         assert (panel[3 * height // 4, -width // 12] != GREY).any()
 
-    @pytest.mark.parametrize("image_size", [(1, 1), (3000, 10), (10, 3000)])
+    @pytest.mark.parametrize("image_size", [(1, 1), (10, 3000), (3000, 10)])
     def test_everything_draws(self, image_size):
-        record = prediction(0.7, image_size=image_size, image_threshold=0.4, pixel_threshold=0.5, path=Path("x" * 300))
+        record = make_prediction(
+            0.7, image_size=image_size, image_threshold=0.4, pixel_threshold=0.5, path=Path("x" * 300)
+        )
         assert draw_panels(record).size > (0, 0)
 
 
@@ -172,7 +149,7 @@ class TestCaption:
     """What the numbers change in the picture, since a picture's words cannot be read back."""
 
     def caption(self, **more: object) -> np.ndarray:
-        return np.asarray(draw_panels(prediction(**more)))[-36:]
+        return np.asarray(draw_panels(make_prediction(**more)))[-36:]
 
     def test_label_is_red_or_green_or_absent(self):
         def coloured(rows: np.ndarray) -> tuple[bool, bool]:
@@ -189,7 +166,7 @@ class TestCaption:
 
 
 def test_plot_and_save_use_it(tmp_path):
-    record = prediction(0.8)
+    record = make_prediction(0.8)
     record.save(tmp_path / "panels.png")
     assert Image.open(tmp_path / "panels.png").tobytes() == draw_panels(record).tobytes()
     record.save(tmp_path / "panels.jpg")

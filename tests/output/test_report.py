@@ -98,7 +98,7 @@ class TestContent:
         assert " normal " in page.text
 
     def test_three_pictures_each(self, tmp_path):
-        pictures = page_of(tmp_path, prediction("a.png", 0.9, image_size=(200, 100))).pictures()
+        pictures = page_of(tmp_path, prediction("a.png", 0.9, image_size=(100, 200))).pictures()
         assert [picture.size for picture in pictures] == [(320, 160)] * 3
         image, overlay, survivors = (np.asarray(picture).astype(int) for picture in pictures)
         assert np.abs(image - 120).max() < 4
