@@ -1,13 +1,15 @@
-"""The report: one HTML file that needs nothing else, sorted, safe with any file name, whole or not there at all."""
+"""Report: one self-contained HTML file, sorted by score, safe with any file name, written completely or not at all."""
 
 from __future__ import annotations
 
 import base64
 import os
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,33 +17,20 @@ from PIL import Image
 
 from keepad.errors import KeepADError
 from keepad.output import report
-from keepad.output.report import ReportWriter, write_report
+from keepad.output.report import ReportWriter
 from keepad.prediction import Prediction
+from predictions import make_prediction
 
 SETTINGS = {"model": "dinov2-small", "point": "prune70"}
 
 
-def prediction(path: str | None, score: float, **more: object) -> Prediction:
-    return Prediction(
-        **{
-            "pred_score": score,
-            "anomaly_map": np.full((28, 28), score, np.float32),
-            "grid": (2, 2),
-            "survivors_shallow": np.array([0, 1]),
-            "survivors": np.array([1]),
-            "evidence": 0.61,
-            "point": "prune70",
-            "image": np.full((28, 28, 3), 120, np.uint8),
-            "image_size": (28, 28),
-            "path": None if path is None else Path(path),
-            "timings": {"blocks": 0.04},
-            **more,
-        }
-    )
+def prediction(path: str | None, score: float, **more: Any) -> Prediction:
+    fields = {"evidence": 0.61, "path": None if path is None else Path(path), "timings": {"early": 0.04}, **more}
+    return make_prediction(score, grid=(2, 2), shallow=[0, 1], final=[1], pred_score=score, **fields)
 
 
 class Page(HTMLParser):
-    """What a browser would find in the file."""
+    """The file as a browser parses it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -61,9 +50,7 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", " ".join(self.words))
 
     def names(self, tag: str) -> list[str | None]:
-        return [
-            attributes["data-name"] for found, attributes in self.tags if found == tag and "data-name" in attributes
-        ]
+        return [attributes["data-name"] for name, attributes in self.tags if name == tag and "data-name" in attributes]
 
     def pictures(self) -> list[Image.Image]:
         sources = [attributes["src"] for tag, attributes in self.tags if tag == "img"]
@@ -71,9 +58,17 @@ class Page(HTMLParser):
         return [Image.open(BytesIO(base64.b64decode(source.partition(",")[2]))) for source in sources]
 
 
-def page_of(tmp_path: Path, *predictions: Prediction, **more: object) -> Page:
-    write_report(tmp_path / "report.html", predictions, title="Line 3", settings=SETTINGS, **more)
-    return Page(tmp_path / "report.html")
+def write_report(path: Path, *predictions: Prediction, errors: Sequence[tuple[str, str]] = ()) -> Path:
+    with ReportWriter(path, title="Line 3", settings=SETTINGS) as writer:
+        for record in predictions:
+            writer.add(record)
+        for failed, reason in errors:
+            writer.add_error(failed, reason)
+    return path
+
+
+def page_of(tmp_path: Path, *predictions: Prediction, errors: Sequence[tuple[str, str]] = ()) -> Page:
+    return Page(write_report(tmp_path / "report.html", *predictions, errors=errors))
 
 
 class TestContent:
@@ -126,7 +121,7 @@ class TestContent:
 
     def test_above_the_limit_the_best_have_pictures_and_the_rest_a_table(self, tmp_path):
         scores = np.random.default_rng(0).permutation(20) / 20
-        with ReportWriter(tmp_path / "r.html", title="t", settings={}, pictures=5) as writer:
+        with ReportWriter(tmp_path / "r.html", title="t", settings={}, max_pictures=5) as writer:
             for score in scores:
                 writer.add(prediction(f"{score:.2f}.png", float(score)))
         page = Page(tmp_path / "r.html")
@@ -155,7 +150,7 @@ class TestSafety:
         assert name in page.text
 
     def test_title_and_settings_are_only_text(self, tmp_path):
-        write_report(tmp_path / "r.html", [], title="<b>t</b>", settings={"<i>": "<u>"})
+        ReportWriter(tmp_path / "r.html", title="<b>t</b>", settings={"<i>": "<u>"}).close()
         assert not {"b", "i", "u"} & {tag for tag, _ in Page(tmp_path / "r.html").tags}
 
     def test_names_that_are_not_unicode(self, tmp_path):
@@ -181,11 +176,11 @@ class TestWriting:
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(report.os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(
             KeepADError, match=r"^The report '.*' cannot be written \(No space left on device\); free .*\.$"
         ):
-            write_report(path, [prediction("a.png", 0.5)], title="t", settings={})
+            write_report(path, prediction("a.png", 0.5))
         assert path.read_text() == "old"
         assert [file.name for file in tmp_path.iterdir()] == ["report.html"], "and no half of it stays behind"
 
