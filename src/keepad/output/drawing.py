@@ -43,7 +43,8 @@ def _colour_indices(values: Array, scale: float) -> Array:
     """uint8 rows of the colour table, in the shape of `values`."""
     if not scale > 0:
         raise KeepADError(f"The colour scale must end above 0, not at {scale}; 1.0 covers the whole range of a map.")
-    return np.rint(np.clip(np.asarray(values, np.float32) * np.float32(255 / scale), 0, 255)).astype(np.uint8)
+    steps = np.asarray(values, np.float32) * np.float32(255 / scale)
+    return np.asarray(np.rint(np.clip(steps, 0, 255)), np.uint8)
 
 
 @cache
@@ -172,7 +173,7 @@ def _painted(picture: Image.Image, colour: tuple[int, int, int], mask: Array, op
 
 def _grow(mask: Array) -> Array:
     """The mask dilated by one pixel, 4-connected."""
-    grown = mask.copy()
+    grown = np.array(mask)
     grown[1:] |= mask[:-1]
     grown[:-1] |= mask[1:]
     grown[:, 1:] |= mask[:, :-1]
