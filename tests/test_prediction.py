@@ -84,7 +84,9 @@ class TestMaskAt:
 
     def test_the_network_s_size_gives_pred_mask(self) -> None:
         record = prediction(ramp(28, 42), pixel_threshold=0.3)
-        assert np.array_equal(record.mask_at((28, 42)), record.pred_mask)
+        mask = record.pred_mask
+        assert mask is not None
+        np.testing.assert_array_equal(record.mask_at((28, 42)), mask, strict=True)
 
 
 def test_the_label_is_true_from_the_threshold_on() -> None:
