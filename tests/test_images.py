@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
+import subprocess
+import sys
 import threading
 import warnings
 import zlib
@@ -13,7 +15,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keepad import images
 from keepad.arrays import Array
 from keepad.errors import ImageError, KeepADError
 from keepad.images import find_images, read_image, to_input
@@ -364,5 +365,7 @@ class TestFindImages:
             find_images([])
 
 
-def test_images_are_read_without_torch() -> None:
-    assert "torch" not in vars(images)
+def test_data_metrics_demo_and_files_do_not_import_torch() -> None:
+    modules = ["cli.data", "data", "demo", "files", "images", "metrics", "prefetch"]
+    code = f"import sys, {', '.join(f'keepad.{name}' for name in modules)}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
