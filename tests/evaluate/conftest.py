@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -20,9 +22,9 @@ def _one_thread():
 
 
 @pytest.fixture(scope="module")
-def detector(make_tiny):
+def detector(tiny_original):
     """A detector on a tiny random network; a copy for each module of tests."""
-    return Detector(make_tiny())
+    return Detector(copy.deepcopy(tiny_original))
 
 
 @pytest.fixture

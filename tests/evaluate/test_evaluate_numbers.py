@@ -85,11 +85,11 @@ def test_points_that_share_early_blocks_get_what_each_gets_alone(detector, datas
 def test_early_blocks_run_once_for_all_points_with_the_same_patches(detector, dataset, tmp_path, monkeypatch):
     calls, network = [], detector.network
 
-    def encode(*arguments, **named):
-        calls.append(arguments)
-        return type(network).encode(network, *arguments, **named)
+    def early(tokens):
+        calls.append(tokens)
+        return type(network).early(network, tokens)
 
-    monkeypatch.setattr(network, "encode", encode)
+    monkeypatch.setattr(network, "early", early)
     points = ["dense", "paper50", "paper70", "prune50", "prune70"]
     evaluate(detector, dataset.select(classes="cap"), points, tmp_path / "out")
     assert len(calls) == 4 * 2  # images, with and without the pixel router

@@ -13,9 +13,9 @@ from keepad.detector import Detector
 
 
 @pytest.fixture
-def detector(make_tiny):
+def detector(tiny_original):
     """A detector on a tiny random network."""
-    return Detector(make_tiny())
+    return Detector(copy.deepcopy(tiny_original))
 
 
 @pytest.fixture

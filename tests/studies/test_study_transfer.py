@@ -27,7 +27,7 @@ def test_the_fixed_budget_keeps_the_mean_share_whatever_the_evidence():
     deep = fixed_budget(POINTS["prune70"], rows).deep
     assert deep.rho_min == deep.rho_max
     assert deep.rho_min**deep.kappa == pytest.approx(0.5)
-    assert {token_budget(1000, evidence, deep) for evidence in (0.0, 0.5, 1.0)} == {500}
+    assert {token_budget(evidence, 1000, deep) for evidence in (0.0, 0.5, 1.0)} == {500}
     with pytest.raises(KeepADError, match="deep router"):
         fixed_budget(POINTS["dense"], rows)
 

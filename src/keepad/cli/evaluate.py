@@ -53,7 +53,7 @@ def evaluate(
         int | None, typer.Option("--limit", min=1, help="At most so many images per class, for a quick estimate.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over instead of going on with what is in the folder.")
+        bool, typer.Option("--fresh", help="Start over instead of continuing the run in the folder.")
     ] = False,
     cases: Annotated[bool, typer.Option("--cases/--no-cases", help="Write a page of best and worst images.")] = True,
     pixel_router: PixelRouterOption = None,
@@ -83,6 +83,7 @@ def evaluate(
     folders = _folders(model, out)
     results: dict[str, Results] = {}
     written: list[Path] = []
+    columns: Sequence[str]
     try:
         for source, folder in folders:
             detector = load(source, engine=engine, device=device, weights=weights)
@@ -113,7 +114,7 @@ def evaluate(
 
 
 def _folders(model: str | None, out: Path) -> list[tuple[str | None, Path]]:
-    """Each model with the folder of its results: `out` itself for a single one, else one below it."""
+    """Each model with the folder of its results: `out` itself for a single model, else below it."""
     from keepad.errors import KeepADError
 
     sources = parts_of(model or "")

@@ -1,4 +1,4 @@
-"""Evaluation, the one place that measures accuracy: variants side by side, resumable, with tables, plots and cases."""
+"""Evaluation: accuracy of variants side by side, resumable, with tables, plots and a page of cases."""
 
 from keepad.evaluate.cases import write_cases
 from keepad.evaluate.evaluation import Options, evaluate

@@ -57,7 +57,7 @@ def write_cases(detector: Detector, dataset: Dataset, results: Results) -> Path:
 
 
 def _last_pruned(results: Results) -> Variant:
-    """The last variant that prunes, or else the last; of the images as they are where there is one."""
+    """The last variant that prunes, or else the last; of unchanged images where possible."""
     plain = [variant for variant in results.variants if variant.view is None] or list(results.variants)
     return ([variant for variant in plain if variant.point.shallow or variant.point.deep] or plain)[-1]
 
@@ -71,7 +71,7 @@ def _page(detector: Detector, samples: dict[str, Sample], results: Results, vari
         f'<p class="warn">This page shows images of the data set, under its own licence. '
         "It must not be redistributed.</p>\n"
         f"<p>Made by <code>{escape(settings['command'])}</code> with {escape(settings['model'])} on "
-        f"{escape(settings['backbone'])}. Beside each picture: the mask of the defect, where one exists.</p>\n"
+        f"{escape(settings['backbone'])}. Beside each picture: the mask of the defect, where it is known.</p>\n"
     )
     for suite in results.averages["suites"]:
         rows = [row for row in results.images if row["suite"] == suite]

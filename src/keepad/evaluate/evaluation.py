@@ -122,7 +122,7 @@ def evaluate(
             partial.write_text(to_markdown(content), encoding="utf-8")
     except OSError as error:
         raise KeepADError(
-            f"writing to {out} failed: {error.strerror or error}; what was finished is kept, and the same "
+            f"writing to {out} failed: {error.strerror or error}; finished images are kept, and the same "
             "command goes on."
         ) from error
     images = [{"suite": outcome.suite, "class": outcome.cls, **row} for outcome in outcomes for row in outcome.rows]
@@ -264,7 +264,7 @@ class _Run:
         advance(len(batch))
 
     def _row(self, image: _Input, inferences: Mapping[str, Sequence[Inference]], position: int) -> Row:
-        """The stored line of an image, the one at `position` of its batch."""
+        """The stored line of the image at `position` of its batch."""
         key = key_of(image.sample.image, image.sample)
         tokens = self._grid[0] * self._grid[1]
         points: dict[str, Any] = {}
@@ -293,7 +293,7 @@ class _Run:
 
 
 def _unfinished(samples: Sequence[Sample], state: ClassState, batch_size: int) -> list[list[Sample]]:
-    """Batches cut from all samples, so that they do not depend on where a run stopped, less what is finished."""
+    """Batches cut from all samples, so that they do not depend on where a run stopped, less the finished images."""
     done = {row["key"] for row in state.rows}
     batches = [samples[start : start + batch_size] for start in range(0, len(samples), batch_size)]
     left = [[sample for sample in batch if key_of(sample.image, sample) not in done] for batch in batches]

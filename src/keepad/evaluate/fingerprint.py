@@ -1,4 +1,4 @@
-"""What must be the same for two evaluations to give the same numbers: detector, variants, images, and this code."""
+"""Fingerprint of an evaluation: equal for detectors, variants, images and code that give the same numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from keepad.evaluate.variants import Variant
 
 # Modules and packages of keepad that can change a number between pixels and a stored row; the tables are made anew.
 MEASURED_BY = (
-    *("backbone", "data", "engines", "metrics", "routing", "detector", "dissimilarity", "head", "images", "inference"),
-    *("network", "presets", "recovery", "scoring", "tokens", "evaluate/evaluation", "evaluate/variants"),
+    *("backbone", "data", "engines", "metrics", "routing", "assembly", "detector", "dissimilarity", "head", "images"),
+    *("inference", "network", "presets", "recovery", "scoring", "tokens", "evaluate/evaluation", "evaluate/variants"),
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -198,7 +198,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int =
 
 
 def with_delta(value: float | None, delta: float | None) -> str:
-    """A metric with its change against the reference in brackets, where there is one."""
+    """A metric with its change against the reference in brackets, if that exists."""
     return number(value) if value is None or delta is None else f"{value:.1f} ({delta:+.1f})"
 
 

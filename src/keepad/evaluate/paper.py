@@ -1,4 +1,4 @@
-"""What the paper reports on its benchmarks: I-AUROC and P-AUROC in percent, None where it gives none."""
+"""The paper's results on its benchmarks: I-AUROC and P-AUROC in percent, None where it reports none."""
 
 from __future__ import annotations
 

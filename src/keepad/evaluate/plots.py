@@ -39,7 +39,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def write_plots(results: Results) -> list[Path]:
-    """The plots written beside the results; one of pruned points only if there are any.
+    """Paths of the plots, written beside the results; keep by label needs a point that prunes.
 
     Raises:
         KeepADError: matplotlib is not installed.

@@ -1,8 +1,8 @@
-"""What an evaluation keeps on disk while it runs, so that a killed one goes on where it stopped.
+"""State of an evaluation on disk, from which a killed run goes on.
 
 Each class has a .jsonl with one line for every finished image, and a .npz with the pixel metrics of the first so many
-of these lines. The .npz is moved into place whole and stores how many lines it covers; whatever comes after them is
-dropped when the state is loaded, so the two never disagree.
+of these lines. The .npz is replaced as a whole and stores how many lines it covers; later lines are dropped
+when the state is loaded, so the two never disagree.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CALLED = {
 
 
 def key_of(path: Path, sample: Sample) -> str:
-    """A file's path from the data set's root; never an absolute one, even if the file lies elsewhere."""
+    """A file's path from the data set's root; never absolute, even if the file lies elsewhere."""
     return Path(os.path.relpath(path, sample.root)).as_posix()
 
 
@@ -100,7 +100,7 @@ class ClassState:
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
                 covered = 0
         content = self._lines.read_bytes() if self._lines.exists() else b""
-        lines = content.split(b"\n")[:-1][:covered]  # what follows the last line end is a torn line
+        lines = content.split(b"\n")[:-1][:covered]  # after the last line end comes a torn line
         try:
             rows = [json.loads(line) for line in lines]
         except ValueError:

@@ -1,4 +1,4 @@
-"""Variant: an operating point under a name, with a detector and a view of the images of its own where it needs them."""
+"""Variants: operating points by name, each with its own detector or view of the images if need be."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class View:
     """A change of every image, and of its mask with it, at the network's input size.
 
     Attributes:
-        name: What tables call it.
+        name: Name in tables.
         flip: Axes that are reversed: 0 turns the image upside down, 1 mirrors it.
         noise: Largest change of a pixel value in grey levels, drawn uniformly; the same for an image in every run.
     """
@@ -46,10 +46,10 @@ class View:
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of a comparison.
+    """A row of a comparison.
 
     Attributes:
-        name: What tables call it; distinct within an evaluation.
+        name: Name in tables; distinct within an evaluation.
         point: Operating point.
         detector: Detector that runs it; that of the evaluation if None.
         view: Change of the images; none if None.
@@ -100,7 +100,7 @@ class Pass:
 
 
 def passes_of(variants: Sequence[Variant], detector: Detector) -> list[Pass]:
-    """The passes that compute all variants; `detector` runs those without one of their own.
+    """The passes that compute all variants; `detector` runs those that name none.
 
     Raises:
         KeepADError: The detectors differ in input size or patch grid.

@@ -2,8 +2,8 @@
 
     python -m keepad.studies.transfer --data ../shared/data --out docs/results/routers --model m2i,i2m
 
-OUT/points holds every operating point with and without the pixel router; OUT/controls what prune70 loses when its
-shallow router is replaced by a global top-k, and when every image gets the mean budget of its deep router.
+OUT/points holds every operating point with and without the pixel router. OUT/controls compares prune70 with a global
+top-k in place of its shallow router, and with the mean budget of its deep router for every image.
 """
 
 from __future__ import annotations
