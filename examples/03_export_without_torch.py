@@ -1,0 +1,41 @@
+"""Export the detector for OpenVINO, and use the folder in a process that never imports torch.
+
+python examples/03_export_without_torch.py [IMAGE]
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import keepad
+from keepad.demo import write_demo_images
+from keepad.engines.export.writing import export
+
+OUT = Path("keepad-examples")
+
+# What the other machine runs; it needs pip install ".[openvino]" and the exported folder
+PREDICT = """
+import sys
+import keepad
+
+folder, image = sys.argv[1:]
+prediction = keepad.load(folder, point="prune70")(image)
+print(f"OpenVINO: score {prediction.pred_score:.4f}; torch imported: {'torch' in sys.modules}")
+"""
+
+
+def main(image: Path) -> None:
+    detector = keepad.load(point="prune70", engine="torch", device="cpu")
+    print(f"torch:    score {detector(image).pred_score:.4f}")
+    folder = export(detector.network, OUT / "exported", engine="openvino")
+    subprocess.run([sys.executable, "-c", PREDICT, str(folder), str(image)], check=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        write_demo_images(OUT / "images")
+        main(OUT / "images" / "metal" / "test" / "scratch" / "000.png")
