@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from keepad.assembly import with_fresh_parts
 from keepad.backbone import Backbone, build_backbone, load_backbone
-from keepad.loading import with_fresh_parts
-from keepad.network import KeepAD
+from keepad.network import Network
 from random_weights import lively
 
 pytest_plugins = ["shared_data"]
@@ -23,7 +23,7 @@ def default_backbone() -> Backbone:
 
 
 @pytest.fixture(scope="session")
-def make_tiny() -> Callable[[], KeepAD]:
+def make_tiny() -> Callable[[], Network]:
     """Makes a new copy, at every call, of a network on a random 12-block ViT, 192 wide, with a 9x11 grid."""
     backbone, spec = build_backbone("vit_tiny_patch16_224", seed=1)
     original = with_fresh_parts(lively(backbone), spec, seed=2, image_size=(9 * 16, 11 * 16))
@@ -31,15 +31,15 @@ def make_tiny() -> Callable[[], KeepAD]:
 
 
 @pytest.fixture
-def tiny(make_tiny: Callable[[], KeepAD]) -> KeepAD:
+def tiny(make_tiny: Callable[[], Network]) -> Network:
     """That network; a copy of its own for every test, which may change it."""
     return make_tiny()
 
 
 @pytest.fixture(scope="session")
-def folders(make_tiny: Callable[[], KeepAD], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(make_tiny: Callable[[], Network], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """That network, exported for both engines."""
-    from keepad.engines.export.writing import export
+    from keepad.engines.export import export
 
     root = tmp_path_factory.mktemp("exported")
     return {engine: export(make_tiny(), root / engine, engine=engine) for engine in ("openvino", "onnx")}
