@@ -11,7 +11,7 @@ from pathlib import Path
 
 import keepad
 from keepad.demo import write_demo_images
-from keepad.engines.export.writing import export
+from keepad.engines.export import export
 
 OUT = Path("keepad-examples")
 
