@@ -53,6 +53,6 @@ def test_export_without_torch(tmp_path: Path) -> None:
 @pytest.mark.weights
 def test_train_on_own_data(tmp_path: Path) -> None:
     output = run("04_train_on_own_data.py", tmp_path)
-    good, hole = (float(score) for score in re.findall(r"png: score ([\d.]+)", output))
+    good, hole = (float(score) for score in re.findall(r"hole: \w+, score ([\d.]+)", output))
     assert good < hole
     assert (tmp_path / "keepad-examples" / "mine.md").is_file(), "the model card lies beside the checkpoint"
