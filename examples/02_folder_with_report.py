@@ -22,7 +22,7 @@ def main(folder: Path) -> None:
     summary = run_folder(detector, find_images([folder]), OUT / "results", batch_size=4)
 
     print(f"{summary.done} images, {summary.jsonl}")
-    for sentence in summary.failures():  # images that could not be read; the others were still done
+    for sentence in summary.errors:  # images that could not be read; the others were still done
         print(sentence)
     print(f"report: {summary.report}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import keepad
 from keepad.demo import write_demo_images
 from keepad.engines.export import export
+from keepad.loading import load_network
 
 OUT = Path("keepad-examples")
 
@@ -27,9 +28,9 @@ print(f"OpenVINO: score {prediction.pred_score:.4f}; torch imported: {'torch' in
 
 
 def main(image: Path) -> None:
-    detector = keepad.load(point="prune70", engine="torch", device="cpu")
-    print(f"torch:    score {detector(image).pred_score:.4f}")
-    folder = export(detector.network, OUT / "exported", engine="openvino")
+    network = load_network(device="cpu")  # the default checkpoint in torch
+    print(f"torch:    score {keepad.Detector(network, point='prune70')(image).pred_score:.4f}")
+    folder = export(network, OUT / "exported", engine="openvino")
     subprocess.run([sys.executable, "-c", PREDICT, str(folder), str(image)], check=True)
 
 
