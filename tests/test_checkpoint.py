@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
+from keepad.assembly import assemble, with_fresh_parts
 from keepad.checkpoint import CheckpointInfo, bundled_checkpoints, read_checkpoint, read_info, write_checkpoint
+from keepad.detector import Detector
 from keepad.errors import KeepADError
-from keepad.loading import assemble, load, resolve_checkpoint, trained_tensors, with_fresh_parts
-from keepad.network import KeepAD
+from keepad.loading import load, load_network, resolve_checkpoint
+from keepad.network import Network, trained_tensors
 
 
 @pytest.fixture
-def info(tiny: KeepAD) -> CheckpointInfo:
+def info(tiny: Network) -> CheckpointInfo:
     return CheckpointInfo(
         name="test",
         backbone=tiny.backbone.name,
@@ -25,14 +28,14 @@ def info(tiny: KeepAD) -> CheckpointInfo:
         mean=tiny.backbone.mean,
         std=tiny.backbone.std,
         antialias=True,
-        readings=tiny.head.readings,
+        scales=tiny.head.scales,
         placement=tiny.placement,
         calibration=replace(tiny.calibration, patch_weight=0.25, image_threshold=0.6),
         provenance={"data": [{"suite": "none", "images": 3}]},
     )
 
 
-def test_round_trip_and_equal_bytes(tiny: KeepAD, info: CheckpointInfo, tmp_path: Path) -> None:
+def test_round_trip_and_equal_bytes(tiny: Network, info: CheckpointInfo, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "a.safetensors", trained_tensors(tiny), info)
     write_checkpoint(tmp_path / "b.safetensors", trained_tensors(tiny), info)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
@@ -40,17 +43,12 @@ def test_round_trip_and_equal_bytes(tiny: KeepAD, info: CheckpointInfo, tmp_path
     assert found == info == read_info(tmp_path / "a.safetensors")
     again = assemble(tiny.backbone, found, tensors, source="a")
     image = torch.rand(3, 50, 60)
-    again.point = tiny.point
-    assert again(image).pred_score == pytest.approx(
-        KeepAD(
-            tiny.backbone, tiny.head, tiny.shallow, tiny.deep,
-            placement=tiny.placement, calibration=info.calibration, image_size=tiny.image_size, point=tiny.point,
-        )(image).pred_score
-    )  # fmt: skip
+    tiny.calibration = info.calibration
+    assert Detector(again)(image).pred_score == pytest.approx(Detector(tiny)(image).pred_score)
     assert not any(name.startswith("backbone") for name in tensors), "foreign weights are not stored"
 
 
-def test_a_checkpoint_of_another_width_is_refused(tiny: KeepAD, info: CheckpointInfo, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_width_is_refused(tiny: Network, info: CheckpointInfo, tmp_path: Path) -> None:
     tensors = trained_tensors(tiny)
     narrow = {name: tensor[..., :-1] if tensor.ndim else tensor for name, tensor in tensors.items()}
     with pytest.raises(KeepADError, match="made for another backbone or is damaged"):
@@ -59,7 +57,7 @@ def test_a_checkpoint_of_another_width_is_refused(tiny: KeepAD, info: Checkpoint
         assemble(tiny.backbone, info, {name: tensor * float("nan") for name, tensor in tensors.items()}, source="x")
 
 
-def test_damaged_and_foreign_files_are_refused(tiny: KeepAD, info: CheckpointInfo, tmp_path: Path) -> None:
+def test_damaged_and_foreign_files_are_refused(tiny: Network, info: CheckpointInfo, tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
     with pytest.raises(KeepADError, match="does not exist"):
         load(path)
@@ -101,26 +99,48 @@ def test_other_weights_of_the_same_backbone_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.weights
 def test_the_bundled_default_loads_and_says_where_it_comes_from() -> None:
-    model = load(point="prune70")
+    model = load(point="prune70", engine="torch")
     assert model.point.name == "prune70"
     assert model.provenance["data"][0]["licence"]
     assert model.provenance["command"]
     path = bundled_checkpoints()["default"]
     assert path.stat().st_size < 4e6
-    assert set(load_file(path)) == set(trained_tensors(model))
+    assert set(read_checkpoint(path)[1]) == set(trained_tensors(load_network("default", device="cpu")))
 
 
 def test_an_unusable_device_is_refused() -> None:
-    from keepad.loading import choose_device
+    from keepad.assembly import choose_device
 
     with pytest.raises(KeepADError, match="cannot be used here"):
         choose_device("cuda:99")
 
 
-def test_fresh_parts_come_from_the_seed(tiny: KeepAD) -> None:
+def test_fresh_parts_come_from_the_seed(tiny: Network) -> None:
     from keepad.backbone import spec_of
 
     spec = spec_of(tiny.backbone.name)
     one, same, other = (with_fresh_parts(tiny.backbone, spec, seed=s, image_size=tiny.image_size) for s in (1, 1, 2))
     assert torch.equal(one.head.patch, same.head.patch)
     assert not torch.equal(one.head.patch, other.head.patch)
+
+
+def test_a_checkpoint_of_format_2_is_read_under_the_present_names(
+    tiny: Network, info: CheckpointInfo, tmp_path: Path
+) -> None:
+    fields = json.loads(info.to_json())
+    fields["format"] = 2
+    fields["readings"] = [
+        {name.replace("dissimilarity", "unlike"): value for name, value in scale.items()}
+        for scale in fields.pop("scales")
+    ]
+    tensors = {**trained_tensors(tiny), "deep.unlike": torch.tensor(0.5)}
+    save_file(tensors, tmp_path / "old.safetensors", metadata={"keepad": json.dumps(fields)})
+    read, arrays = read_checkpoint(tmp_path / "old.safetensors")
+    assert read == info
+    assert set(arrays) == {*trained_tensors(tiny), "deep.dissimilarity"}
+
+
+def test_without_torch_a_checkpoint_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keepad.loading.find_spec", lambda name: None)
+    with pytest.raises(KeepADError, match=r"needs torch: pip install 'keepad\[torch\]'"):
+        load("default")

@@ -1,47 +1,51 @@
-"""The demo images: surfaces with painted defects, the same bytes every time, with masks that tell the truth."""
+"""Demo images: deterministic, with defects that change exactly the pixels of their mask."""
 
 from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from keepad import demo
-from keepad.demo import demo_images, write_demo_images
+from keepad.arrays import Array
+from keepad.demo import DemoImage, defects, demo_images, write_demo_images
 from keepad.demo.defects import Painted
 from keepad.errors import KeepADError
 
-_PRODUCTS = ("gravel", "fabric", "ceramic", "metal")
+PRODUCTS = ("gravel", "fabric", "ceramic", "metal")
+PAINTERS = ("stain", "rust", "crack", "scratch", "chip", "dent", "thread", "washer", "tear", "ink")
 
 
 @pytest.fixture(scope="module")
-def images():
+def images() -> list[DemoImage]:
     return demo_images()
 
 
 @pytest.fixture(scope="module")
-def clean_twins():
-    """The same views before anything was painted on them."""
-    leave_it = lambda pixels, rng: Painted(pixels, np.zeros(pixels.shape[:2]))  # noqa: E731
+def clean_views() -> list[DemoImage]:
+    """The same views with painters that change nothing."""
+
+    def unpainted(pixels: Array, *_: object, **__: object) -> Painted:
+        return Painted(pixels, np.zeros(pixels.shape[:2]))
+
     with pytest.MonkeyPatch.context() as patch:
-        untouched = {
-            product: (render, dict.fromkeys(painters, leave_it))
-            for product, (render, painters) in demo._PRODUCTS.items()
-        }
-        patch.setattr(demo, "_PRODUCTS", untouched)
+        for painter in PAINTERS:
+            patch.setattr(defects, painter, unpainted)
         return demo_images()
 
 
-def test_five_products_with_clean_and_defective_images(images):
-    assert {image.product for image in images} == set(_PRODUCTS)
-    for product in _PRODUCTS:
-        defects = [image.defect for image in images if image.product == product]
-        assert defects.count("good") == 3
-        assert len(set(defects) - {"good"}) >= 3
+def test_four_products_with_clean_and_defective_images(images: list[DemoImage]) -> None:
+    assert {image.product for image in images} == set(PRODUCTS)
+    for product in PRODUCTS:
+        kinds = [image.defect for image in images if image.product == product]
+        assert kinds.count("good") == 3
+        assert len(set(kinds) - {"good"}) >= 3
     assert len({image.name for image in images}) == len(images)
 
 
-def test_sizes_and_types(images):
+def test_sizes_and_types(images: list[DemoImage]) -> None:
     for image in images:
         assert image.image.mode == "RGB"
         assert image.image.size == (518, 518)
@@ -49,13 +53,13 @@ def test_sizes_and_types(images):
         assert image.mask.dtype == bool
 
 
-def test_clean_images_have_empty_masks_and_defective_ones_do_not(images):
+def test_clean_images_have_empty_masks_and_defective_ones_do_not(images: list[DemoImage]) -> None:
     for image in images:
         assert image.mask.any() == (image.defect != "good"), image.name
 
 
-def test_clean_images_of_a_product_are_different_views(images):
-    for product in _PRODUCTS:
+def test_clean_images_of_a_product_are_different_views(images: list[DemoImage]) -> None:
+    for product in PRODUCTS:
         first, second, third = (
             np.asarray(image.image, float) for image in images if (image.product, image.defect) == (product, "good")
         )
@@ -63,21 +67,21 @@ def test_clean_images_of_a_product_are_different_views(images):
         assert np.abs(second - third).mean() > 3
 
 
-def test_nothing_outside_of_the_mask_was_changed(images, clean_twins):
-    for image, twin in zip(images, clean_twins, strict=True):
-        changed = (np.asarray(image.image) != np.asarray(twin.image)).any(axis=-1)
+def test_nothing_outside_of_the_mask_was_changed(images: list[DemoImage], clean_views: list[DemoImage]) -> None:
+    for image, clean in zip(images, clean_views, strict=True):
+        changed = (np.asarray(image.image) != np.asarray(clean.image)).any(axis=-1)
         assert not (changed & ~image.mask).any(), image.name
 
 
-def test_the_defect_is_visible_inside_of_the_mask(images, clean_twins):
-    for image, twin in zip(images, clean_twins, strict=True):
+def test_the_defect_is_visible_inside_of_the_mask(images: list[DemoImage], clean_views: list[DemoImage]) -> None:
+    for image, clean in zip(images, clean_views, strict=True):
         if image.defect != "good":
-            difference = np.abs(np.asarray(image.image, int) - np.asarray(twin.image, int)).max(axis=-1)
+            difference = np.abs(np.asarray(image.image, int) - np.asarray(clean.image, int)).max(axis=-1)
             assert (difference[image.mask] >= 4).mean() > 0.75, image.name
             assert np.percentile(difference[image.mask], 75) >= 24, image.name
 
 
-def test_defects_cover_from_a_few_patches_to_a_medium_size(images):
+def test_defects_cover_from_a_few_patches_to_a_medium_size(images: list[DemoImage]) -> None:
     for image in images:
         if image.defect != "good":
             patches = image.mask.reshape(37, 14, 37, 14).any(axis=(1, 3)).sum()
@@ -86,15 +90,16 @@ def test_defects_cover_from_a_few_patches_to_a_medium_size(images):
             assert 40 <= across <= 115, f"{image.name}: {across} pixels across"
 
 
-def test_another_seed_gives_other_images_whose_defects_still_lie_inside(images, monkeypatch):
-    monkeypatch.setattr(demo, "_PRODUCTS", {"fabric": demo._PRODUCTS["fabric"]})
+def test_another_seed_gives_other_images_whose_defects_still_lie_inside(images: list[DemoImage]) -> None:
     first = {image.name: image.image.tobytes() for image in images}
     for other in demo_images(seed=1):
         assert other.mask.any() == (other.defect != "good"), other.name
         assert other.image.tobytes() != first[other.name]
 
 
-def test_written_twice_it_is_the_same_byte_for_byte_in_the_layout_of_mvtec(images, tmp_path):
+def test_written_twice_it_is_the_same_byte_for_byte_in_the_layout_of_mvtec(
+    images: list[DemoImage], tmp_path: Path
+) -> None:
     paths = write_demo_images(tmp_path)
     assert len(paths) == len(images)
     for path, image in zip(paths, images, strict=True):
@@ -107,14 +112,14 @@ def test_written_twice_it_is_the_same_byte_for_byte_in_the_layout_of_mvtec(image
             assert np.array_equal(np.asarray(Image.open(mask)), image.mask * np.uint8(255))
 
 
-def test_a_folder_that_cannot_be_written(tmp_path):
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(KeepADError, match=r"^Demo images cannot be written to '.*file' \(.*\); name another folder\.$"):
         write_demo_images(tmp_path / "file")
 
 
-def test_assets_are_small_and_their_licences_are_stated():
-    assets = demo.products.files("keepad.demo").joinpath("assets")
+def test_assets_are_small_and_their_licences_are_stated() -> None:
+    assets = files("keepad.demo").joinpath("assets")
     photos = [asset for asset in assets.iterdir() if asset.name.endswith(".jpg")]
     assert sum(len(photo.read_bytes()) for photo in photos) < 600_000
     licences = assets.joinpath("LICENSES.md").read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepad.budgets import on_lattice
 from keepad.dissimilarity import dissimilarity, dissimilarity_to_landmarks
+from keepad.routing import is_landmark
 
 
 def features_of(count: int, seed: int = 0) -> torch.Tensor:
@@ -26,12 +26,12 @@ def brute(features: list[list[float]], live: list[int], columns: int, neighbours
         rows, steps = abs(a // columns - b // columns), abs(a % columns - b % columns)
         return max(rows, steps) > window // 2
 
-    found = []
+    values = []
     for here, patch in zip(live, features, strict=True):
         others = [cosine(patch, other) for there, other in zip(live, features, strict=True) if apart(here, there)]
         best = sorted(others, reverse=True)[:neighbours]
-        found.append(1 - sum(best) / len(best) if best else 0.0)
-    return found
+        values.append(1 - sum(best) / len(best) if best else 0.0)
+    return values
 
 
 @settings(deadline=None, max_examples=150)
@@ -48,9 +48,9 @@ def test_equal_to_a_loop_over_pairs(
 ) -> None:
     live = sorted(data.draw(st.sets(st.integers(0, rows * columns - 1), min_size=1)))
     features = features_of(len(live), seed)
-    found = dissimilarity(features, torch.tensor(live), (rows, columns), neighbours=neighbours, window=window)
+    values = dissimilarity(features, torch.tensor(live), (rows, columns), neighbours=neighbours, window=window)
     expected = brute(features.tolist(), live, columns, neighbours, window)
-    assert found.tolist() == pytest.approx(expected, abs=1e-9)
+    assert values.tolist() == pytest.approx(expected, abs=1e-9)
 
 
 def test_length_does_not_count() -> None:
@@ -59,26 +59,26 @@ def test_length_does_not_count() -> None:
     torch.testing.assert_close(dissimilarity(longer, index, (5, 6)), dissimilarity(features, index, (5, 6)))
 
 
-@pytest.mark.parametrize(("distance", "seen"), [(1, False), (2, False), (3, True)])
-def test_a_twin_counts_only_outside_the_window(distance: int, seen: bool) -> None:
+@pytest.mark.parametrize(("distance", "counts"), [(1, False), (2, False), (3, True)])
+def test_a_twin_counts_only_outside_the_window(distance: int, counts: bool) -> None:
     # Two patches in one row look alike and like no other; the window of 5 reaches two patches to each side.
     features = torch.zeros(7 * 7, 2, dtype=torch.float64)
     features[:, 0] = 1
     features[[21, 21 + distance]] = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    found = dissimilarity(features, torch.arange(49), (7, 7), neighbours=1)
-    assert found[21] == pytest.approx(0.0 if seen else 1.0)
+    values = dissimilarity(features, torch.arange(49), (7, 7), neighbours=1)
+    assert values[21] == pytest.approx(0.0 if counts else 1.0)
     assert dissimilarity(features, torch.arange(49), (7, 7), neighbours=1, window=1)[21] == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("odd", [0, 37, 99])
-def test_a_lone_odd_patch_on_a_repeating_surface_is_the_most_unlike(odd: int) -> None:
+def test_a_lone_odd_patch_on_a_repeating_surface_is_the_most_dissimilar(odd: int) -> None:
     motif = features_of(4).repeat(5, 1)  # four kinds of patches over and over, in every row
     surface = motif[(torch.arange(10)[:, None] + torch.arange(10)) % 4].view(100, 4)
     features = surface + 0.05 * features_of(100, seed=1)
     features[odd] = -surface.mean(0)
-    found = dissimilarity(features, torch.arange(100), (10, 10))
-    assert int(found.argmax()) == odd
-    assert found[odd] > 5 * found[torch.arange(100) != odd].max()
+    values = dissimilarity(features, torch.arange(100), (10, 10))
+    assert int(values.argmax()) == odd
+    assert values[odd] > 5 * values[torch.arange(100) != odd].max()
 
 
 def test_a_patch_with_nothing_outside_its_window_gets_zero() -> None:
@@ -127,16 +127,16 @@ def test_dead_patches_are_not_compared_with() -> None:
 def test_landmarks_are_one_patch_in_nine_and_only_they_count(rows: int, columns: int, data: st.DataObject) -> None:
     live = sorted(data.draw(st.sets(st.integers(0, rows * columns - 1), min_size=1)))
     features = features_of(len(live))
-    found = dissimilarity_to_landmarks(features, torch.tensor(live), (rows, columns)).tolist()
-    for here, value in enumerate(found):
+    values = dissimilarity_to_landmarks(features, torch.tensor(live), (rows, columns)).tolist()
+    for here, value in enumerate(values):
         others = []
-        for there, place in enumerate(live):
-            apart = max(abs(place // columns - live[here] // columns), abs(place % columns - live[here] % columns)) > 2
-            if apart and place // columns % 3 == 1 and place % columns % 3 == 1:
+        for there, cell in enumerate(live):
+            apart = max(abs(cell // columns - live[here] // columns), abs(cell % columns - live[here] % columns)) > 2
+            if apart and cell // columns % 3 == 1 and cell % columns % 3 == 1:
                 others.append(float(torch.cosine_similarity(features[here], features[there], dim=0)))
         best = sorted(others, reverse=True)[:3]
         assert value == pytest.approx(1 - sum(best) / len(best) if best else 0.0, abs=1e-9)
 
 
 def test_the_reference_grid_has_a_ninth_of_its_patches_as_landmarks() -> None:
-    assert int(on_lattice(torch.arange(37 * 37), (37, 37)).sum()) == 144
+    assert int(is_landmark(torch.arange(37 * 37), (37, 37)).sum()) == 144

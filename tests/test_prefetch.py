@@ -1,61 +1,73 @@
-"""Work that runs ahead."""
+"""prefetch: results in order, computed a bounded number of items ahead."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from keepad.network import KeepAD
+from keepad.arrays import Array
+from keepad.detector import Detector
+from keepad.network import Network
 from keepad.prefetch import prefetch
 
 
-def test_reading_ahead_keeps_the_order_and_stays_bounded():
+def test_prefetching_keeps_the_order_and_stays_bounded() -> None:
     started = []
 
-    def slow(item: int) -> int:
+    def negate(item: int) -> int:
         started.append(item)
         return -item
 
-    taken = []
-    for result in prefetch(slow, iter(range(20)), 3):
-        taken.append(result)
-        assert max(started) <= len(taken) + 3
-    assert taken == [-item for item in range(20)]
+    results = []
+    for result in prefetch(negate, iter(range(20)), 3):
+        results.append(result)
+        assert max(started) <= len(results) + 3
+    assert results == [-item for item in range(20)]
 
 
-def test_an_error_comes_out_in_its_turn_and_nothing_is_left_running():
-    def picky(item: int) -> int:
+def test_an_error_is_raised_in_order_and_no_thread_is_left() -> None:
+    def fail_at_two(item: int) -> int:
         if item == 2:
             raise ValueError(item)
         return item
 
     before = threading.active_count()
-    results = prefetch(picky, range(10), 3)
+    results = prefetch(fail_at_two, range(10), 3)
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ValueError, match="2"):
         next(results)
     assert threading.active_count() == before
 
 
-def test_predict_reads_a_list_ahead_but_never_holds_a_generator_back(tiny: KeepAD, monkeypatch: pytest.MonkeyPatch):
-    image = np.zeros((20, 20, 3), dtype=np.uint8)
-    given: list[int] = []
+def test_predict_takes_one_item_at_a_time_from_a_generator(tiny: Network) -> None:
+    taken: list[int] = []
 
-    def camera() -> Iterator[np.ndarray]:
+    def camera() -> Iterator[Array]:
         for number in range(5):
-            given.append(number)
-            yield image
+            taken.append(number)
+            yield np.zeros((20, 20, 3), dtype=np.uint8)
 
-    for done, _ in enumerate(tiny.predict(camera())):
-        assert len(given) == done + 1
+    for done, _ in enumerate(Detector(tiny).predict(camera())):
+        assert len(taken) == done + 1
 
-    read: list[int] = []
-    original = type(tiny)._read
-    monkeypatch.setattr(tiny, "_read", lambda source: read.append(1) or original(tiny, source))
-    predictions = tiny.predict([image] * 9)
+
+def test_predict_decodes_at_most_three_images_of_a_list_ahead(tiny: Network) -> None:
+    decoded: set[int] = set()
+
+    class Photo(Image.Image):
+        def load(self) -> Any:
+            decoded.add(id(self))
+            return super().load()
+
+    photos = [Image.new("RGB", (20, 20)) for _ in range(9)]
+    for photo in photos:
+        photo.__class__ = Photo
+    predictions = iter(Detector(tiny).predict(photos))
     next(predictions)
-    predictions.close()
-    assert 1 <= len(read) <= 4  # the first one and at most three ahead
+    predictions.close()  # type: ignore[attr-defined]
+    assert 1 <= len(decoded) <= 4

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and folders that can be written to."""
+"""Atomic file writes and writable folders."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from keepad.errors import KeepADError
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """A place beside `path` to write to; moved onto it at the end, so a kill or a full disk leaves no half of a file.
+    """A temporary path beside `path`, moved onto it at the end, so that `path` is never half written.
 
     Args:
         path: The file.
-        durable: Wait until the disk has it, so that not even a power cut leaves half of it; slow for many files.
+        durable: Flush to disk first, which also survives a power cut; slow for many files.
 
     Raises:
-        OSError: Whatever writing raised; nothing is left behind then.
+        OSError: The file cannot be written; the temporary file is removed.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -29,7 +29,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
         yield partial
         if durable:
             with partial.open("rb+") as written:
-                os.fsync(written.fileno())  # or a power cut could leave the new name with nothing behind it
+                os.fsync(written.fileno())
         partial.replace(path)
     finally:
         with contextlib.suppress(OSError):
@@ -37,7 +37,11 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def writable_folder(path: Path) -> Path:
-    """The folder, made if need be and proven writable, or a KeepADError."""
+    """The folder, created if missing and checked to be writable.
+
+    Raises:
+        KeepADError: The folder cannot be created or written to.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".keepad-{os.getpid()}"

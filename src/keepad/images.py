@@ -1,4 +1,4 @@
-"""Images as people have them (files, PIL images, arrays, tensors) turned into one form: upright 8-bit RGB."""
+"""Reads files, PIL images, arrays and tensors as upright 8-bit RGB, and lists the image files of folders."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from keepad.errors import ImageError, KeepADError
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"})
 MAX_PIXELS = 500_000_000
 
-# Only raster formats: Pillow would otherwise hand PostScript files to an external program.
+# Raster formats only: Pillow passes PostScript files to an external program.
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "PPM", "GIF")
 _READABLE = "PNG, JPEG, BMP, TIFF, WebP, PPM, PGM or GIF"
-# EXIF orientation -> what turns the stored pixels upright.
-_TURNS = {
+# EXIF orientation -> operation that turns the stored pixels upright.
+_TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -31,17 +31,16 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# Floats may miss [0, 1] by a rounding error.
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-4  # rounding error allowed outside [0, 1]
 
 T = TypeVar("T")
 
 
 def read_image(source: Any) -> Image.Image:
-    """An upright 8-bit RGB image of whatever `source` is.
+    """The source as an upright 8-bit RGB image.
 
-    Orientation stored as EXIF is applied, transparent pixels are composited over white, 16-bit values are scaled by
-    their full range (65535 becomes 255), and of a file with several frames the first is taken.
+    EXIF orientation is applied, transparency is composited over white, 16-bit values are scaled by their full range
+    (65535 becomes 255), and the first frame of several is used.
 
     Args:
         source: A path; a PIL image (mode I counts as 16-bit); a NumPy array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)
@@ -49,7 +48,7 @@ def read_image(source: Any) -> Image.Image:
             in [0, 1].
 
     Raises:
-        ImageError: The image cannot be used; the sentence says why and what to do.
+        ImageError: The source is not a usable image.
     """
     if isinstance(source, (str, os.PathLike)):
         return _from_file(Path(source))
@@ -66,7 +65,7 @@ def read_image(source: Any) -> Image.Image:
 
 
 def to_input(image: Image.Image, size: tuple[int, int]) -> Array:
-    """(H, W, 3) uint8 pixels of an RGB image, squashed to `size` (H, W) by bicubic interpolation."""
+    """(H, W, 3) uint8 pixels of an RGB image, resized to `size` (H, W) by bicubic interpolation."""
     height, width = size
     if image.size != (width, height):
         image = image.resize((width, height), Image.Resampling.BICUBIC)
@@ -75,25 +74,24 @@ def to_input(image: Image.Image, size: tuple[int, int]) -> Array:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """A file opened as an image with nothing decoded yet: raster formats only, and our own limit on its size."""
+    """An image file opened without decoding: raster formats only, without Pillow's limit on pixels."""
     with path.open("rb") as file, _own_size_limit(), Image.open(file, formats=_FORMATS) as image:
         yield image
 
 
 def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
-    """The image files that `paths` stand for: files as given, folders searched through and through.
+    """The image files of `paths`, each once: files as they are, folders searched recursively in sorted order.
 
-    Files of one folder come in sorted order. Hidden files and folders and files with other suffixes are skipped there,
-    but a file that is named itself is taken whatever its suffix. Each file comes once, where it is first met.
+    In folders, hidden entries and files with other suffixes are skipped; a file in `paths` may have any suffix.
 
     Raises:
         KeepADError: A path does not exist, a folder holds no image, or `paths` is empty.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not given:
+    roots = _as_paths(paths)
+    if not roots:
         raise KeepADError("No image was given; name at least one file or folder.")
-    found: dict[str, Path] = {}
-    for path in map(Path, given):
+    images: dict[str, Path] = {}
+    for path in roots:
         if path.is_dir():
             files = _images_below(path)
         elif path.exists():
@@ -101,32 +99,36 @@ def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
         else:
             raise KeepADError(f"There is no file or folder '{path}'; check the path.")
         for file in files:
-            # Not resolved: a link in a folder is an image of its own.
-            found.setdefault(os.path.abspath(file), file)
-    return list(found.values())
+            # Not resolved: a link counts as a separate image.
+            images.setdefault(os.path.abspath(file), file)
+    return list(images.values())
 
 
 def find_pictures(paths: Sequence[str | Path] | str | Path) -> list[Path]:
-    """The same without masks: what lies in a folder `ground_truth` is no image of a product.
+    """The image files of `paths` as in `find_images`, without masks (files in `ground_truth` folders).
 
     Raises:
-        KeepADError: As `find_images` does, and where nothing but masks is found.
+        KeepADError: As `find_images`, or `paths` hold only masks.
     """
-    given = [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
-    found = [
+    roots = _as_paths(paths)
+    pictures = [
         file
-        for file in find_images(given)
-        if not any(path in file.parents and "ground_truth" in file.relative_to(path).parts for path in given)
+        for file in find_images(roots)
+        if not any(path in file.parents and "ground_truth" in file.relative_to(path).parts for path in roots)
     ]
-    if not found:
-        raise KeepADError(f"'{given[0]}' holds no image but masks; give one that holds the images themselves.")
-    return found
+    if not pictures:
+        raise KeepADError(f"'{roots[0]}' holds no image but masks; give one that holds the images themselves.")
+    return pictures
 
 
 def spread(items: Sequence[T], count: int) -> list[T]:
-    """At most `count` of the items, spread evenly over them."""
+    """At most `count` of the items, evenly spaced."""
     count = min(count, len(items))
-    return [items[number * len(items) // count] for number in range(count)]
+    return [items[index * len(items) // count] for index in range(count)]
+
+
+def _as_paths(paths: Sequence[str | Path] | str | Path) -> list[Path]:
+    return [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
 
 
 def _images_below(folder: Path) -> list[Path]:
@@ -153,7 +155,7 @@ _limit_saved: int | None = None
 
 @contextmanager
 def _own_size_limit() -> Iterator[None]:
-    """Switches Pillow's limit on pixels off, since `MAX_PIXELS` takes its place; safe with several readers at once."""
+    """Disables Pillow's limit on pixels in favour of `MAX_PIXELS`; thread-safe."""
     global _limit_users, _limit_saved
     with _limit_lock:
         if _limit_users == 0:
@@ -186,35 +188,35 @@ def _from_file(path: Path) -> Image.Image:
     with file, _own_size_limit():
         try:
             image = Image.open(file, formats=_FORMATS)
-        except Exception as error:  # Pillow's parsers agree on no single exception
+        except Exception as error:  # Pillow's parsers raise exceptions of many types
             raise ImageError(f"{name} is not an image that can be read; save it as {_READABLE}.") from error
         return _from_pil(image, name)
 
 
 def _from_pil(image: Image.Image, name: str) -> Image.Image:
-    _check_size(*image.size, name)
+    _check_size((image.height, image.width), name)
     try:
         with _own_size_limit():
             image.load()
     except MemoryError as error:
         raise ImageError(f"{name} does not fit in memory; make it smaller.") from error
-    except Exception as error:  # nor do its decoders
+    except Exception as error:  # as do its decoders
         raise ImageError(f"{name} is cut off or damaged; copy or export it again.") from error
     rgb = _to_rgb(image, name)
     try:
         orientation = image.getexif().get(0x0112)
-    except Exception:  # a broken EXIF block says nothing about the pixels
+    except Exception:  # the pixels are valid without their EXIF
         orientation = None
-    if orientation in _TURNS:
-        rgb = rgb.transpose(_TURNS[orientation])
-    # Without its EXIF, so that reading the result again does not turn it again.
+    if orientation in _TRANSPOSES:
+        rgb = rgb.transpose(_TRANSPOSES[orientation])
+    # Drops the EXIF orientation, which has been applied.
     rgb.info.clear()
     return rgb
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     if image.mode == "F" or image.mode.startswith("I"):
-        # Pillow itself would clip these at 255. 16-bit grey comes as I;16, I;16B or I, by format and version.
+        # Pillow would clip these at 255; 16-bit grey is I;16, I;16B or I, depending on format and version.
         return Image.fromarray(_to_uint8(_grey_values(image, name), name)).convert("RGB")
     if image.has_transparency_data:
         layer = image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
@@ -237,7 +239,7 @@ def _from_array(array: Array, name: str) -> Image.Image:
         raise ImageError(f"{name} has its channels first; give (H, W, channels), as array.transpose(1, 2, 0) makes it.")
     if array.ndim != 2 and not channels_last:
         raise ImageError(f"{name} is not one image; give (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).")
-    _check_size(array.shape[1], array.shape[0], name)
+    _check_size(array.shape[:2], name)
     pixels = _to_uint8(array.astype(array.dtype.newbyteorder("="), copy=False), name)
     return _to_rgb(Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels), name)
 
@@ -248,18 +250,17 @@ def _from_tensor(tensor: Any) -> Image.Image:
         raise ImageError(f"{name} is a batch; give its images one by one.")
     if tensor.ndim != 3 or tensor.shape[0] not in (1, 3):
         raise ImageError(f"{name} is not an image; give (1, H, W) or (3, H, W), as tensor.permute(2, 0, 1) makes it.")
-    # NumPy knows no bfloat16.
     values = tensor.detach().cpu()
-    values = values.float() if values.is_floating_point() else values
+    values = values.float() if values.is_floating_point() else values  # NumPy has no bfloat16
     return _from_array(values.permute(1, 2, 0).numpy(), name)
 
 
 def _to_uint8(values: Array, name: str) -> Array:
-    """The same pixels with 8 bits per channel, scaled by the full range of their type."""
+    """The values as uint8, scaled by the full range of their type."""
     if values.dtype == np.uint8:
         return np.ascontiguousarray(values)
     if values.dtype == np.bool_:
-        return values.astype(np.uint8) * np.uint8(255)
+        return np.where(values, 255, 0).astype(np.uint8)
     if values.dtype == np.uint16:
         return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
     if not np.issubdtype(values.dtype, np.floating):
@@ -272,7 +273,8 @@ def _to_uint8(values: Array, name: str) -> Array:
     return np.rint(np.clip(values.astype(np.float32), 0, 1) * 255).astype(np.uint8)
 
 
-def _check_size(width: int, height: int, name: str) -> None:
+def _check_size(size: tuple[int, ...], name: str) -> None:
+    height, width = size
     if width == 0 or height == 0:
         raise ImageError(f"{name} has no pixels ({width} x {height}); give an image of at least 1 x 1.")
     if width * height > MAX_PIXELS:

@@ -1,4 +1,4 @@
-"""Work that runs ahead of whoever needs its results."""
+"""Prefetching: results computed in the background before they are needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ U = TypeVar("U")
 
 
 def prefetch(function: Callable[[T], U], items: Iterable[T], depth: int) -> Generator[U, None, None]:
-    """The function's results in order, computed in a background thread up to `depth` items ahead."""
+    """Results of `function` in order, computed in a background thread up to `depth` items ahead."""
     waiting: deque[Future[U]] = deque()
     with ThreadPoolExecutor(1) as pool:
         try:

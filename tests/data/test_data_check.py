@@ -1,4 +1,4 @@
-"""`keepad data check`: what is there, what is wrong, and an exit code that says which."""
+"""`keepad data check`: the table of classes, the problems and the exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from data_trees import grow, paint
+from data_trees import write_image, write_tree
 from typer.testing import CliRunner, Result
 
 from keepad.cli.data import app
@@ -24,11 +24,11 @@ FILES = """
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    return grow(tmp_path / "mvtec", FILES)
+    return write_tree(tmp_path / "mvtec", FILES)
 
 
 def check(*arguments: object) -> Result:
-    """The command as it runs when it is mounted under `data`."""
+    """The result of the command, mounted under `data`."""
     keepad = typer.Typer()
     keepad.add_typer(app, name="data")
     return CliRunner().invoke(keepad, ["data", "check", *map(str, arguments)], env={"COLUMNS": "200"})
@@ -62,7 +62,7 @@ def test_a_missing_mask_exits_1(tree: Path) -> None:
 
 
 def test_a_mask_of_another_size_exits_1(tree: Path) -> None:
-    paint(tree / "screw/ground_truth/scratch/002_mask.png", size=(9, 9))
+    write_image(tree / "screw/ground_truth/scratch/002_mask.png", size=(9, 9))
 
     result = check(tree)
 
@@ -100,4 +100,4 @@ def test_help_lists_the_layouts() -> None:
 
 
 def test_brackets_in_a_path_are_printed_as_they_are(tmp_path: Path) -> None:
-    assert "[bold]set: 4 images" in check(grow(tmp_path / "[bold]set", FILES)).output
+    assert "[bold]set: 4 images" in check(write_tree(tmp_path / "[bold]set", FILES)).output

@@ -1,4 +1,4 @@
-"""Masks are binarised, squashed like their image, and refused where they cannot belong to it."""
+"""Masks are binarised, resized like their image, and refused if their size is another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_trees import paint
+from data_trees import write_image
 from PIL import Image
 
 from keepad.data import Sample, check_headers, load_mask
@@ -20,7 +20,7 @@ def sample(image: Path, mask: Path | None, label: int = 1) -> Sample:
 def masked(folder: Path, mask: Image.Image) -> Sample:
     """An anomalous sample with this mask, and an image of the mask's size."""
     mask.save(folder / "mask.png")
-    return sample(paint(folder / "image.png", size=mask.size), folder / "mask.png")
+    return sample(write_image(folder / "image.png", size=(mask.height, mask.width)), folder / "mask.png")
 
 
 def test_a_normal_sample_has_an_empty_mask(tmp_path: Path) -> None:
@@ -53,12 +53,12 @@ def test_every_value_above_zero_marks_a_defect(tmp_path: Path, mask: Image.Image
 def test_small_fractions_mark_a_defect_too(tmp_path: Path) -> None:
     Image.fromarray((VALUES / 1000).astype(np.float32)).save(tmp_path / "mask.tiff")
 
-    mask = load_mask(sample(paint(tmp_path / "image.png", size=(2, 2)), tmp_path / "mask.tiff"), (2, 2))
+    mask = load_mask(sample(write_image(tmp_path / "image.png", size=(2, 2)), tmp_path / "mask.tiff"), (2, 2))
 
     assert mask.tolist() == [[False, True], [False, True]]
 
 
-def test_a_mask_is_squashed_to_height_and_width(tmp_path: Path) -> None:
+def test_a_mask_is_resized_to_height_and_width(tmp_path: Path) -> None:
     left_half = np.zeros((4, 8), dtype=np.uint8)
     left_half[:, :4] = 1
 
@@ -68,7 +68,7 @@ def test_a_mask_is_squashed_to_height_and_width(tmp_path: Path) -> None:
 
 
 def test_a_pixel_counts_where_more_than_half_of_it_is_covered(tmp_path: Path) -> None:
-    # Squashed by 8, a column that is covered but for its middle stays, and one that is covered only there goes.
+    # Downscaled by 8: a pixel that is marked except in its middle stays, one marked only there does not.
     covered = np.zeros((8, 16), dtype=np.uint8)
     covered[:, :8] = 255
     covered[:, 4] = 0
@@ -80,7 +80,7 @@ def test_a_pixel_counts_where_more_than_half_of_it_is_covered(tmp_path: Path) ->
 
 
 def test_a_mask_of_another_size_is_refused_with_both_files_and_sizes(tmp_path: Path) -> None:
-    image, mask = paint(tmp_path / "image.png", size=(6, 4)), paint(tmp_path / "mask.png", size=(4, 6))
+    image, mask = write_image(tmp_path / "image.png", size=(4, 6)), write_image(tmp_path / "mask.png", size=(6, 4))
 
     with pytest.raises(KeepADError) as error:
         load_mask(sample(image, mask), (4, 6))
@@ -92,9 +92,10 @@ def test_a_mask_of_another_size_is_refused_with_both_files_and_sizes(tmp_path: P
 
 def test_sizes_are_compared_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # lies on its side: stored 6 x 4, seen 4 x 6
+    exif[0x0112] = 6  # lies on its side: stored with height 4 and width 6, upright with 6 and 4
     Image.new("RGB", (6, 4)).save(tmp_path / "image.jpg", exif=exif)
-    upright, lying = paint(tmp_path / "upright.png", size=(4, 6)), paint(tmp_path / "lying.png", size=(6, 4))
+    upright = write_image(tmp_path / "upright.png", size=(6, 4))
+    lying = write_image(tmp_path / "lying.png", size=(4, 6))
 
     check_headers(sample(tmp_path / "image.jpg", upright))
     with pytest.raises(KeepADError, match=r"its image '.*' has 4 x 6"):
@@ -102,7 +103,7 @@ def test_sizes_are_compared_upright(tmp_path: Path) -> None:
 
 
 def test_an_anomalous_sample_without_a_mask_is_refused(tmp_path: Path) -> None:
-    image = paint(tmp_path / "image.png")
+    image = write_image(tmp_path / "image.png")
 
     with pytest.raises(KeepADError, match=r"The anomalous image '.*' has no mask"):
         load_mask(sample(image, None), (4, 6))
@@ -110,7 +111,7 @@ def test_an_anomalous_sample_without_a_mask_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", ["image.png", "mask.png"])
 def test_a_file_that_is_no_image_is_named(tmp_path: Path, broken: str) -> None:
-    image, mask = paint(tmp_path / "image.png"), paint(tmp_path / "mask.png")
+    image, mask = write_image(tmp_path / "image.png"), write_image(tmp_path / "mask.png")
     (tmp_path / broken).write_text("not an image")
 
     with pytest.raises(ImageError, match=f"{broken}' is not an image that can be opened"):
@@ -118,7 +119,7 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path, broken: str) -> None:
 
 
 def test_a_mask_that_is_cut_off_is_named(tmp_path: Path) -> None:
-    image, mask = paint(tmp_path / "image.png", size=(64, 64)), tmp_path / "mask.png"
+    image, mask = write_image(tmp_path / "image.png", size=(64, 64)), tmp_path / "mask.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), dtype=np.uint8)).save(mask)
     mask.write_bytes(mask.read_bytes()[:1000])
 

@@ -1,8 +1,9 @@
-"""Samples have keys that stay the same, and data sets are narrowed by names that exist."""
+"""Keys of samples, and selection from data sets by name."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_select_narrows_by_everything_that_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("selection", "sentence"),
     [
         ({"suites": ["mvtec", "visa"]}, "There is no suite 'visa' in 'sets'; choose from mpdd, mvtec."),
         ({"classes": "bolt"}, "There is no class 'bolt' in 'sets'; choose from plate, pill, screw."),
@@ -56,8 +57,8 @@ def test_select_narrows_by_everything_that_is_given() -> None:
         ({"split": "valid"}, "There is no split 'valid' in 'sets'; choose from train, test."),
     ],
 )
-def test_select_refuses_names_that_are_not_there_and_names_those_that_are(asked: dict, sentence: str) -> None:
+def test_select_refuses_unknown_names_and_lists_the_known_ones(selection: dict[str, Any], sentence: str) -> None:
     with pytest.raises(KeepADError) as error:
-        DATASET.select(**asked)
+        DATASET.select(**selection)
 
     assert str(error.value) == sentence

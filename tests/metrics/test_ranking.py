@@ -1,16 +1,24 @@
-"""Ranking metrics say what scikit-learn says, and None where there is nothing to rank."""
+"""Ranking metrics equal those of scikit-learn, and are None with a single class."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
+from sklearn.metrics import (  # type: ignore[import-untyped]
+    average_precision_score,
+    precision_recall_curve,
+    roc_auc_score,
+)
 
+from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.metrics import auroc, average_precision, f1_max
 from keepad.metrics.ranking import auroc_of_counts, average_precision_of_counts, f1_max_of_counts
 
-# Few distinct scores, so that ties inside and across the classes are the rule.
+Metric = Callable[[object, object], float | None]
+# Few distinct scores: many ties within and between the classes.
 tied_scores = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=60).filter(
     lambda pairs: len({label for _, label in pairs}) == 2
 )
@@ -19,21 +27,21 @@ any_scores = st.lists(st.tuples(st.floats(-1e6, 1e6), st.booleans()), min_size=2
 )
 
 
-def sklearn_f1_max(labels, scores):
+def sklearn_f1_max(labels: Array, scores: Array) -> float:
     precision, recall, _ = precision_recall_curve(labels, scores)
-    return np.max(2 * precision * recall / np.maximum(precision + recall, 1e-300))
+    return float(np.max(2 * precision * recall / np.maximum(precision + recall, 1e-300)))
 
 
 @given(st.one_of(tied_scores, any_scores))
 @settings(deadline=None, max_examples=100)
-def test_equal_to_scikit_learn(pairs):
+def test_equal_to_scikit_learn(pairs: list[tuple[float, bool]]) -> None:
     scores, labels = (np.array(column) for column in zip(*pairs, strict=True))
     assert auroc(scores, labels) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
     assert average_precision(scores, labels) == pytest.approx(average_precision_score(labels, scores), abs=1e-12)
     assert f1_max(scores, labels) == pytest.approx(sklearn_f1_max(labels, scores), abs=1e-12)
 
 
-def test_a_small_case_by_hand():
+def test_a_small_case_by_hand() -> None:
     scores = [0.9, 0.8, 0.8, 0.1]
     labels = [1, 1, 0, 0]
     assert auroc(scores, labels) == (2 + 1.5) / 4  # the tie at 0.8 counts half
@@ -43,12 +51,12 @@ def test_a_small_case_by_hand():
 
 @pytest.mark.parametrize("metric", [auroc, average_precision, f1_max])
 @pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1]])
-def test_one_class_has_no_ranking(metric, labels):
+def test_one_class_has_no_ranking(metric: Metric, labels: list[int]) -> None:
     assert metric([0.1, 0.2, 0.3], labels) is None
 
 
 @pytest.mark.parametrize("metric", [auroc, average_precision, f1_max])
-def test_empty_input_has_no_ranking(metric):
+def test_empty_input_has_no_ranking(metric: Metric) -> None:
     assert metric([], []) is None
 
 
@@ -63,15 +71,15 @@ def test_empty_input_has_no_ranking(metric):
         ([0.1, 0.2], [0, 255], "Labels must be 0"),
     ],
 )
-def test_bad_input_is_one_sentence(metric, scores, labels, sentence):
+def test_bad_input_is_one_sentence(metric: Metric, scores: list[float], labels: list[int], sentence: str) -> None:
     with pytest.raises(KeepADError, match=sentence):
         metric(scores, labels)
 
 
 @given(st.data())
 @settings(deadline=None, max_examples=150)
-def test_bounds_enclose_every_order_inside_the_groups(data):
-    """Scores are blurred into groups of ten; the metric of the unblurred scores must stay inside the bounds."""
+def test_bounds_enclose_every_order_inside_the_groups(data: st.DataObject) -> None:
+    """Scores are quantised into groups of ten; the metric of the original scores lies within the bounds."""
     pairs = data.draw(
         st.lists(st.tuples(st.integers(0, 39), st.booleans()), min_size=2, max_size=60).filter(
             lambda pairs: len({label for _, label in pairs}) == 2
@@ -86,12 +94,14 @@ def test_bounds_enclose_every_order_inside_the_groups(data):
         (f1_max_of_counts, f1_max),
     ):
         estimate = of_counts(*counts)
-        assert estimate.lower - 1e-12 <= exact(scores, labels) <= estimate.upper + 1e-12
+        value = exact(scores, labels)
+        assert value is not None
+        assert estimate.lower - 1e-12 <= value <= estimate.upper + 1e-12
         assert estimate.lower - 1e-12 <= estimate.value <= estimate.upper + 1e-12
 
 
-def test_auroc_bounds_are_reached():
-    """One group of 2 positives and 3 negatives: from all positives below to all positives above."""
+def test_auroc_bounds_are_reached() -> None:
+    """A group of 2 positives and 3 negatives: all positives below, or all above."""
     estimate = auroc_of_counts(np.array([2]), np.array([3]))
     assert (estimate.lower, estimate.value, estimate.upper) == (0.0, 0.5, 1.0)
     assert estimate.error == 0.5

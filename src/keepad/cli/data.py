@@ -1,4 +1,4 @@
-"""keepad data: look at a data set before using it."""
+"""keepad data: inspect a data set before using it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SENTENCES_SHOWN = 5
 
 @app.callback()
 def data() -> None:
-    """Look at data sets."""
+    """Inspect data sets."""
 
 
 @app.command()
@@ -32,9 +32,9 @@ def check(
         typer.Option(help=f"How the folder is arranged, if it is not recognised: {', '.join(LAYOUTS)}."),
     ] = None,
 ) -> None:
-    """Say what a data set holds and what is wrong with it.
+    """List the classes of a data set and its problems.
 
-    Exits with 0 if nothing is wrong, 1 if it can be used but something is, and 2 if it was not recognised.
+    Exits with 0 without problems, 1 with problems, and 2 if the data set is not recognised.
     """
     dataset = read_dataset(path, layout)
     stdout.print(_recognised(dataset), soft_wrap=True, markup=False, highlight=False)
@@ -71,11 +71,11 @@ def _table(dataset: Dataset) -> Table:
 
 
 def _header_problems(samples: Sequence[Sample]) -> list[str]:
-    """What the headers of all files tell: a count and some sentences for each kind of fault."""
+    """Sentences about files that cannot be opened and masks of another size, the first few of each kind."""
     if not stderr.is_terminal:
         stderr.print(f"Opening {len(samples)} images and their masks.", soft_wrap=True)
-    checked = track(samples, "Opening files", console=stderr, transient=True, disable=not stderr.is_terminal)
-    faults = [fault for sample in checked if (fault := _fault(sample))]
+    tracked = track(samples, "Opening files", console=stderr, transient=True, disable=not stderr.is_terminal)
+    faults = [fault for sample in tracked if (fault := _header_fault(sample))]
     unreadable = [str(fault) for fault in faults if isinstance(fault, ImageError)]
     mismatched = [str(fault) for fault in faults if not isinstance(fault, ImageError)]
     return [
@@ -84,7 +84,7 @@ def _header_problems(samples: Sequence[Sample]) -> list[str]:
     ]
 
 
-def _fault(sample: Sample) -> KeepADError | None:
+def _header_fault(sample: Sample) -> KeepADError | None:
     try:
         check_headers(sample)
     except KeepADError as error:

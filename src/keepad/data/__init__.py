@@ -1,4 +1,4 @@
-"""Labelled images of the benchmarks, read from the folders in which they are published."""
+"""Labelled images, read from the layouts in which data sets are published."""
 
 from keepad.data.layouts import LAYOUTS, Layout
 from keepad.data.licences import licence_of

@@ -1,4 +1,4 @@
-"""Licences of public data sets, so that a checkpoint can say what it was trained on and under which terms."""
+"""Licences of public data sets, for the provenance in checkpoints."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _LICENCES = {
     "ksdd": "CC BY-NC-SA 4.0",
     "ksdd2": "CC BY-NC-SA 4.0",
 }
-UNKNOWN = "the terms of its publisher"
+_UNKNOWN = "the terms of its publisher"
 
 
 def licence_of(suite: str) -> str:
-    """The licence of a data set by its usual short name; where it is not known here, a phrase that says so."""
-    return _LICENCES.get(suite.lower(), UNKNOWN)
+    """The licence of a data set by its usual short name, or a phrase for unknown ones."""
+    return _LICENCES.get(suite.lower(), _UNKNOWN)

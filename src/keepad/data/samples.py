@@ -1,15 +1,17 @@
-"""Sample and Dataset: which images there are, what is known of each, and what was wrong."""
+"""Sample and Dataset: labelled images and the problems of the folder they were read from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from keepad.errors import KeepADError
 
 SPLITS = ("train", "test")
 GOOD = "good"
+UNNAMED_DEFECT = "anomaly"  # kind of defect in data sets that name none
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Sample:
         defect: Kind of defect; "good" for normal images.
         label: 1 if anomalous, 0 if normal.
         image: File of the image.
-        mask: File that marks the defect's pixels; None for normal images and where there is none.
+        mask: File that marks the defect's pixels; None for normal images and for missing masks.
         root: Folder of the whole data set.
     """
 
@@ -38,9 +40,16 @@ class Sample:
 
     @property
     def key(self) -> str:
-        """The image's path from the data set's root, with forward slashes: the same on every machine."""
+        """The image's path relative to the root, with forward slashes; the same on every machine."""
         inside = self.image.is_relative_to(self.root)
         return (self.image.relative_to(self.root) if inside else self.image).as_posix()
+
+
+class Contents(NamedTuple):
+    """Samples of one folder in one layout, unsorted, and one sentence for each problem."""
+
+    samples: list[Sample]
+    problems: list[str]
 
 
 @dataclass(frozen=True)
@@ -49,9 +58,9 @@ class Dataset:
 
     Attributes:
         root: Folder of the whole data set.
-        layout: Name of the layout in which it was read; several names joined by " + " for a folder of data sets.
+        layout: Name of its layout; several names joined by " + " for a folder of data sets.
         samples: Sorted by suite, class, split, defect and file.
-        problems: What is missing or odd, one sentence each, about the folder as a whole.
+        problems: One sentence for each thing that is missing or inconsistent in the folder.
     """
 
     root: Path
@@ -70,7 +79,7 @@ class Dataset:
         return tuple(dict.fromkeys(sample.cls for sample in self.samples))
 
     def by_class(self) -> dict[tuple[str, str], tuple[Sample, ...]]:
-        """The samples of each (suite, class), which is what metrics are computed over."""
+        """The samples of each (suite, class), the unit over which metrics are computed."""
         return group_by_class(self.samples)
 
     def select(
@@ -80,36 +89,37 @@ class Dataset:
         classes: str | Iterable[str] | None = None,
         split: str | None = None,
     ) -> Dataset:
-        """The same data set with only the samples that are asked for; None asks for all.
+        """The data set restricted to the named suites, classes and split; None selects all.
 
         Raises:
-            KeepADError: A suite, class or split is asked for that is not there.
+            KeepADError: The data set has no suite, class or split of that name.
         """
         samples = self.samples
         if suites is not None:
-            wanted = _known(suites, self.suites, "suite", self.root)
-            samples = tuple(sample for sample in samples if sample.suite in wanted)
+            names = _checked(suites, self.suites, "suite", self.root)
+            samples = tuple(sample for sample in samples if sample.suite in names)
         if classes is not None:
             present = tuple(dict.fromkeys(sample.cls for sample in samples))
-            wanted = _known(classes, present, "class", self.root)
-            samples = tuple(sample for sample in samples if sample.cls in wanted)
+            names = _checked(classes, present, "class", self.root)
+            samples = tuple(sample for sample in samples if sample.cls in names)
         if split is not None:
-            wanted = _known(split, SPLITS, "split", self.root)
-            samples = tuple(sample for sample in samples if sample.split in wanted)
+            names = _checked(split, SPLITS, "split", self.root)
+            samples = tuple(sample for sample in samples if sample.split in names)
         return replace(self, samples=samples)
 
 
 def group_by_class(samples: Iterable[Sample]) -> dict[tuple[str, str], tuple[Sample, ...]]:
-    """The samples of each (suite, class), in the order given."""
+    """The samples of each (suite, class), in their order."""
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault((sample.suite, sample.cls), []).append(sample)
     return {name: tuple(group) for name, group in groups.items()}
 
 
-def _known(asked: str | Iterable[str], present: tuple[str, ...], what: str, root: Path) -> set[str]:
-    wanted = [asked] if isinstance(asked, str) else list(asked)
-    for name in wanted:
+def _checked(names: str | Iterable[str], present: tuple[str, ...], kind: str, root: Path) -> set[str]:
+    """The names as a set, all of which are present."""
+    selected = [names] if isinstance(names, str) else list(names)
+    for name in selected:
         if name not in present:
-            raise KeepADError(f"There is no {what} '{name}' in '{root}'; choose from {', '.join(present)}.")
-    return set(wanted)
+            raise KeepADError(f"There is no {kind} '{name}' in '{root}'; choose from {', '.join(present)}.")
+    return set(selected)

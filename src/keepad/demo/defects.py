@@ -1,7 +1,7 @@
-"""Painters of defects: each takes clean pixels and gives back painted pixels and how much of each pixel it covers.
+"""Painters of defects: each returns the painted pixels and the cover of each pixel.
 
-Light comes from the upper left throughout, and every painter keeps something of the texture below, so that the
-result looks photographed rather than pasted.
+Light comes from the upper left, and part of the texture below stays visible, so that defects look photographed.
+Points are (x, y) in pixels.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ Colour = tuple[float, float, float]
 
 
 class Painted(NamedTuple):
-    """Pixels (H, W, 3) after painting, and cover (H, W) in [0, 1]: 0 where nothing was changed."""
+    """Pixels (H, W, 3) after painting, and cover (H, W) in [0, 1], 0 for unchanged pixels."""
 
     pixels: Array
     cover: Array
 
 
 def stain(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, tint: Colour) -> Painted:
-    """A dried liquid: it filters the light by `tint`, and most strongly at its edge, where it dried last."""
+    """A dried liquid that filters the light by `tint`, most strongly at its edge."""
     d = _blob(pixels, rng, centre, radius, roughness=0.3)
     edge = np.exp(-(((d - 0.86) / 0.06) ** 2))
-    # Rough ground drinks unevenly: where the texture is bright it stands out and stays drier.
+    # Bright texture is raised and absorbs less.
     uptake = 0.78 + 0.09 * _noise(rng, d.shape, radius / 4) - 0.5 * _detail(pixels).mean(axis=-1) + 0.14 * edge
     density = _falloff(d, 0.82, 1.0) * np.clip(uptake, 0, 1)
     return _blend(pixels, np.clip(pixels * np.array(tint, np.float32), 0, 1), density)
 
 
 def rust(pixels: Array, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
-    """Corrosion: a stained halo with a pitted crust in its middle."""
+    """Corrosion: a stained halo around a pitted crust."""
     d = _blob(pixels, rng, centre, radius, roughness=0.28)
     fine, coarse = _noise(rng, d.shape, 1.1), _noise(rng, d.shape, 4.0)
     halo = 0.62 * _falloff(d, 0.3, 1.1)
@@ -50,7 +50,7 @@ def rust(pixels: Array, rng: np.random.Generator, centre: Point, radius: float) 
 
 
 def crack(pixels: Array, rng: np.random.Generator, start: Point, end: Point, width: float) -> Painted:
-    """A jagged dark line with branches that thins out to its ends; its far lip catches the light."""
+    """A jagged, tapered dark line with branches and a lit lip."""
     stem = _jagged(rng, start, end)
     lines = [(stem, width)]
     for at in rng.uniform(0.3, 0.75, 2):
@@ -71,7 +71,7 @@ def crack(pixels: Array, rng: np.random.Generator, start: Point, end: Point, wid
 
 
 def scratch(pixels: Array, rng: np.random.Generator, start: Point, end: Point, width: float) -> Painted:
-    """A bundle of thin, slightly bent gouges, bright where they face the light and dark beside it."""
+    """Parallel, slightly bent gouges, each with a bright and a dark side."""
     painted, cover = pixels, np.zeros(pixels.shape[:2], np.float32)
     first, last = np.array(start), np.array(end)
     across = np.array([first[1] - last[1], last[0] - first[0]]) / np.hypot(*(last - first))
@@ -80,7 +80,7 @@ def scratch(pixels: Array, rng: np.random.Generator, start: Point, end: Point, w
         a, b = sorted(rng.uniform(0, 1, 2) * 0.3 * (offset != 0) + (0.0, 0.7 if offset else 1.0))
         knots = [first + t * (last - first) + (offset + 4 * bend * t * (1 - t)) * across for t in np.linspace(a, b, 5)]
         distance, along, side = _stroke(_smooth(np.array(knots)), cover.shape)
-        # The tool skips: pressure varies along the stroke.
+        # Pressure varies along the stroke.
         pressure = np.clip(
             1 + 0.5 * gaussian_filter1d(rng.standard_normal(256), 7)[(along * 255).astype(int)] * 3, 0.35, 1.3
         )
@@ -94,7 +94,7 @@ def scratch(pixels: Array, rng: np.random.Generator, start: Point, end: Point, w
 
 
 def chip(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, inside: Colour) -> Painted:
-    """A piece broken out: a rough hollow whose near wall lies in shadow and whose far wall is lit."""
+    """A broken-out piece: a rough hollow with a shaded near wall and a lit far wall."""
     d = _blob(pixels, rng, centre, radius, roughness=0.34)
     cover = _falloff(d, 0.93, 1.02)
     floor = 0.12 * _noise(rng, d.shape, 2.2) + 0.22 * _noise(rng, d.shape, 5.0) + 0.035 * _noise(rng, d.shape, 0.8)
@@ -102,7 +102,7 @@ def chip(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, 
     shade = _shade(gaussian_filter(height, 0.8))
     fill = np.array(inside, np.float32) * (1 + 0.16 * floor[..., None]) + 0.25 * _detail(pixels)
     painted = fill * np.clip(0.86 + 0.62 * shade, 0.25, 1.7)[..., None]
-    # The unbroken surface throws a shadow over the wall nearest to the lamp.
+    # The surface casts a shadow over the wall nearest to the lamp.
     y, x = _grid(pixels)
     towards = ((x - centre[0]) + (y - centre[1])) / (1.41 * radius)
     painted = painted * (1 - 0.45 * np.clip(-towards - 0.1, 0, 1) * np.clip(d, 0, 1))[..., None]
@@ -110,7 +110,7 @@ def chip(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, 
 
 
 def dent(pixels: Array, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
-    """A shallow hollow pressed into a shiny surface: no material is lost, only the reflection bends."""
+    """A shallow hollow in a shiny surface: only the reflection changes."""
     d = _blob(pixels, rng, centre, radius, roughness=0.1)
     hollow = np.clip(1 - d**2, 0, 1) ** 2
     shade = _shade(-radius * 0.55 * hollow)
@@ -120,23 +120,15 @@ def dent(pixels: Array, rng: np.random.Generator, centre: Point, radius: float) 
     return _blend(pixels, np.clip(painted, 0, 1), cover)
 
 
-def thread(
-    pixels: Array,
-    rng: np.random.Generator,
-    knots: list[Point],
-    width: float,
-    colour: Colour,
-    twist: float,
-    slack: float = 6,
-) -> Painted:
-    """A loose fibre or wire on the surface, round in section, with its shadow; `twist` is the depth of its strands."""
-    curve = _smooth(np.array(knots) + rng.uniform(-slack, slack, (len(knots), 2)))
+def thread(pixels: Array, knots: Array, width: float, colour: Colour, twist: float) -> Painted:
+    """A loose fibre or wire through the knots (N, 2), with its shadow; `twist` is the depth of its strands."""
+    curve = _smooth(knots)
     distance, along, side = _stroke(curve, pixels.shape[:2])
     half = 0.5 * width
     length = np.hypot(*np.diff(curve, axis=0).T).sum()
     offset = np.clip(side / half, -1, 1)
     strands = 1 + twist * np.sin(2 * np.pi * (along * length / (1.7 * width) + 0.22 * offset))
-    # A cylinder lit from one side: brightest a little off its middle line, dark at the far edge.
+    # A cylinder lit from the side: brightest off its axis, dark at the far edge.
     round_light = 0.42 + 0.72 * np.sqrt(np.clip(1 - (0.8 * offset - 0.3) ** 2, 0, 1))
     gloss = 0.35 * np.exp(-(((offset - 0.35) / 0.2) ** 2)) * (twist == 0)
     shaft = np.array(colour, np.float32) * (round_light * strands)[..., None] + gloss[..., None]
@@ -149,21 +141,21 @@ def thread(
 
 
 def washer(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, metal: Colour) -> Painted:
-    """A washer that fell onto the surface and lies a little tilted, with its shadow."""
+    """A slightly tilted washer on the surface, with its shadow."""
     y, x = _grid(pixels)
     turn, squeeze = rng.uniform(0, np.pi), rng.uniform(0.8, 0.92)
 
     def ring_radius(dx: float, dy: float) -> Array:
         u = np.cos(turn) * (x - centre[0] - dx) + np.sin(turn) * (y - centre[1] - dy)
         v = (-np.sin(turn) * (x - centre[0] - dx) + np.cos(turn) * (y - centre[1] - dy)) / squeeze
-        return np.hypot(u, v) / radius
+        return np.asarray(np.hypot(u, v) / radius)
 
     r = ring_radius(0, 0)
     angle = np.arctan2(y - centre[1], x - centre[0])
     soft = 0.8 / radius
     inner = 0.46
     body = _falloff(r, 1 - soft, 1 + soft) * (1 - _falloff(r, inner - soft, inner + soft))
-    # Turned metal reflects in two opposite fans; both edges are rounded and lit from the upper left.
+    # Turned metal reflects in two opposite sectors; both edges are rounded.
     sheen = 0.46 + 0.16 * np.cos(2 * angle - 0.5) + 0.05 * np.cos(3 * angle + 1) + 0.02 * np.sin(60 * r)
     towards_lamp = -np.cos(angle - np.pi / 4)
     sheen = sheen + 0.3 * towards_lamp * np.exp(-(((r - 0.96) / 0.045) ** 2))
@@ -177,11 +169,11 @@ def washer(pixels: Array, rng: np.random.Generator, centre: Point, radius: float
 
 
 def tear(pixels: Array, rng: np.random.Generator, centre: Point, radius: float) -> Painted:
-    """A hole torn into cloth: darkness behind it, and ends of broken yarns that reach in from its edge."""
+    """A hole in cloth: dark inside, with ends of broken yarns at its edge."""
     d = _blob(pixels, rng, centre, radius, roughness=0.3)
     behind = np.array([0.10, 0.095, 0.09], np.float32) * (1 + 0.1 * _noise(rng, d.shape, 3.0)[..., None])
     inside = _falloff(d, 0.9, 1.0)
-    # The edge sags into the hole and gets less light.
+    # The edge sags into the hole and is darker.
     sag = 0.4 * _falloff(d, 0.95, 1.15)
     painted = Painted(
         pixels * (1 - sag - inside * (1 - sag))[..., None] + behind * inside[..., None], np.maximum(sag, inside)
@@ -191,20 +183,20 @@ def tear(pixels: Array, rng: np.random.Generator, centre: Point, radius: float) 
         ray = np.array(centre) + np.linspace(0, 1.6 * radius, 80)[:, None] * np.array([np.cos(angle), np.sin(angle)])
         columns, rows = np.clip(ray.astype(int), 0, np.array(d.shape[::-1]) - 1).T
         root = ray[int(np.argmax(d[rows, columns] > 1.0))]
-        # Yarns run along the axes of the image: an end starts along the nearer one, then curls.
+        # Yarns run along the axes of the image: an end starts along the nearer axis, then curls.
         axis = np.round(angle / (np.pi / 2)) * np.pi / 2 + rng.uniform(-0.25, 0.25)
         reach = radius * rng.uniform(0.3, 0.8) * np.array([np.cos(axis), np.sin(axis)])
         curl = rng.uniform(-0.3, 0.3) * np.array([-reach[1], reach[0]])
-        knots = [(float(k[0]), float(k[1])) for k in (root, root - 0.5 * reach + curl, root - reach)]
         tone = rng.uniform(0.75, 1.15) * colour
-        end = thread(painted.pixels, rng, knots, 3.4, (tone[0], tone[1], tone[2]), twist=0.15, slack=1.5)
+        knots = np.stack([root, root - 0.5 * reach + curl, root - reach]) + rng.uniform(-1.5, 1.5, (3, 2))
+        end = thread(painted.pixels, knots, 3.4, (tone[0], tone[1], tone[2]), twist=0.15)
         painted = Painted(end.pixels, np.maximum(painted.cover, end.cover))
     return painted
 
 
-def ink(pixels: Array, rng: np.random.Generator, knots: list[Point], width: float, tint: Colour) -> Painted:
-    """A stroke of a felt pen: it filters the light by `tint`, runs dry along the way and pools at its edges."""
-    distance, along, _ = _stroke(_smooth(np.array(knots) + rng.uniform(-5, 5, (len(knots), 2))), pixels.shape[:2])
+def ink(pixels: Array, rng: np.random.Generator, knots: Array, width: float, tint: Colour) -> Painted:
+    """A felt-pen stroke through the knots (N, 2) that filters the light by `tint` and fades along its length."""
+    distance, along, _ = _stroke(_smooth(knots), pixels.shape[:2])
     half = 0.5 * width * (1 + 0.05 * _noise(rng, distance.shape, 3.0))
     streaks = 0.06 * _noise(rng, distance.shape, 1.2) + 0.1 * np.clip(distance / half, 0, 1) ** 3
     density = _falloff(distance, half - 1, half + 1) * np.clip(0.9 - 0.22 * along + streaks, 0, 1)
@@ -221,9 +213,9 @@ def _grid(pixels: Array) -> tuple[Array, Array]:
 
 
 def _noise(rng: np.random.Generator, shape: tuple[int, ...], grain: float) -> Array:
-    """Smooth noise of standard deviation 1 whose lumps are about `grain` pixels wide."""
+    """Smooth noise of standard deviation 1 with a correlation length of about `grain` pixels."""
     field = gaussian_filter(rng.standard_normal(shape, np.float32), grain, mode="wrap", truncate=3)
-    return field / field.std()
+    return np.asarray(field / field.std())
 
 
 def _blob(pixels: Array, rng: np.random.Generator, centre: Point, radius: float, roughness: float) -> Array:
@@ -234,29 +226,29 @@ def _blob(pixels: Array, rng: np.random.Generator, centre: Point, radius: float,
     v = -np.sin(turn) * (x - centre[0]) + np.cos(turn) * (y - centre[1])
     d = np.hypot(u / stretch, v * stretch) / radius
     wobble = 0.7 * _noise(rng, d.shape, radius / 2.5) + 0.3 * _noise(rng, d.shape, radius / 8)
-    # The centre stays inside, whatever the noise.
-    return d * (1 + roughness * 0.7 * np.clip(wobble, -1.6, 1.6) * np.clip(2 * d, 0, 1))
+    # Damped towards the centre, which stays inside.
+    return np.asarray(d * (1 + roughness * 0.7 * np.clip(wobble, -1.6, 1.6) * np.clip(2 * d, 0, 1)))
 
 
 def _falloff(values: Array, full: float | Array, none: float | Array) -> Array:
     """1 up to `full`, 0 from `none` on, smooth between them."""
     t = np.clip((none - values) / (none - full), 0, 1)
-    return t * t * (3 - 2 * t)
+    return np.asarray(t * t * (3 - 2 * t))
 
 
 def _shade(height: Array) -> Array:
-    """How much more light than flat ground each place of a height field gets from the upper left, about -1 to 1."""
+    """Light on a height field relative to flat ground, about -1 to 1."""
     down, right = np.gradient(height)
     slope = (down + right) / np.sqrt(2)
-    return slope / np.sqrt(1 + slope**2)
+    return np.asarray(slope / np.sqrt(1 + slope**2))
 
 
 def _detail(pixels: Array) -> Array:
-    return pixels - gaussian_filter(pixels, (4, 4, 0))
+    return np.asarray(pixels - gaussian_filter(pixels, (4, 4, 0)))
 
 
 def _jagged(rng: np.random.Generator, start: Point, end: Point) -> Array:
-    """(N, 2) points from `start` to `end` that break like a brittle material: displaced midpoints, halved each time."""
+    """(N, 2) points from `start` to `end` by recursive midpoint displacement."""
     points = np.array([start, end], dtype=np.float64)
     for _ in range(6):
         steps = np.diff(points, axis=0)
@@ -267,12 +259,12 @@ def _jagged(rng: np.random.Generator, start: Point, end: Point) -> Array:
 
 
 def _smooth(knots: Array) -> Array:
-    """(N, 2) points, closely spaced, of the smooth curve through `knots`."""
-    return CubicSpline(np.linspace(0, 1, len(knots)), knots)(np.linspace(0, 1, 400))
+    """(400, 2) points of the cubic spline through the knots (N, 2)."""
+    return np.asarray(CubicSpline(np.linspace(0, 1, len(knots)), knots)(np.linspace(0, 1, 400)))
 
 
 def _stroke(curve: Array, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
-    """Distance to a curve, place along it from 0 to 1, and pixels from it towards the lamp, each (H, W)."""
+    """Distance to a curve, position along it from 0 to 1, and offset towards the lamp in pixels, each (H, W)."""
     dense = np.stack(
         [np.interp(np.linspace(0, len(curve) - 1, 1200), np.arange(len(curve)), c) for c in curve.T], axis=1
     )
@@ -282,11 +274,11 @@ def _stroke(curve: Array, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
     (left, top), (right, bottom) = dense.min(0).astype(int) - reach, dense.max(0).astype(int) + reach
     window = (slice(max(top, 0), min(bottom, shape[0])), slice(max(left, 0), min(right, shape[1])))
     y, x = np.mgrid[window]
-    places = np.stack([x.ravel(), y.ravel()], axis=1)
-    near, index = cKDTree(dense).query(places, distance_upper_bound=reach)
-    found = np.minimum(index, len(dense) - 1)
-    away = places - dense[found]
+    points = np.stack([x.ravel(), y.ravel()], axis=1)
+    near, index = cKDTree(dense).query(points, distance_upper_bound=reach)
+    nearest = np.minimum(index, len(dense) - 1)
+    away = points - dense[nearest]
     distance[window] = np.where(np.isfinite(near), near, 1e3).reshape(x.shape)
-    along[window] = (found / (len(dense) - 1)).reshape(x.shape)
+    along[window] = (nearest / (len(dense) - 1)).reshape(x.shape)
     side[window] = (-away.sum(axis=1) / np.sqrt(2)).reshape(x.shape)
     return distance, along, side

@@ -1,6 +1,6 @@
-"""How well scores rank, how well maps locate, and which defect tokens survive, in memory that does not grow.
+"""Image, pixel and token-survival metrics in constant memory, with NumPy and SciPy only.
 
-Only NumPy and SciPy are needed. Every result is a plain fraction in [0, 1], or None where the measure does not exist.
+Every result is a fraction in [0, 1], or None where the metric is undefined.
 """
 
 from keepad.metrics.pixel import PixelMetrics, PixelResult

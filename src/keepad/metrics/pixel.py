@@ -1,4 +1,4 @@
-"""PixelMetrics: P-AUROC, P-AP, P-F1-max and PRO of a class, image by image, in memory that does not grow."""
+"""PixelMetrics: P-AUROC, P-AP, P-F1-max and PRO of a class, updated per image in constant memory."""
 
 from __future__ import annotations
 
@@ -6,29 +6,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.metrics.binning import BINS, bin_codes
 from keepad.metrics.pro import pro_of_counts, region_shares
 from keepad.metrics.ranking import (
-    Counts,
     Estimate,
-    Floats,
     auroc_of_counts,
     average_precision_of_counts,
     f1_max_of_counts,
     rank_groups,
 )
 
-State = dict[str, Array]
-Values = NDArray[np.float32]
+_State = dict[str, Array]
 
 
 @dataclass(frozen=True)
 class PixelResult:
-    """The pixel measures of a class; all four are None if it has no anomalous pixel or no normal one."""
+    """Pixel metrics of a class; all four are None without anomalous or without normal pixels."""
 
     auroc: Estimate | None
     ap: Estimate | None
@@ -39,16 +35,14 @@ class PixelResult:
 
 
 class PixelMetrics:
-    """P-AUROC, P-AP, P-F1-max and PRO over the maps given to `update`, each with certain bounds.
+    """P-AUROC, P-AP, P-F1-max and PRO over the maps passed to `update`, each with guaranteed bounds.
 
-    PRO is MVTec's exact definition, integrated to 30 % false positives: 8-connected regions that weigh the same, false
-    positives over all normal pixels. The variant with 200 thresholds and a false-positive rate stretched to [0, 1]
-    gives other numbers; `keepad.metrics.pro` says why. Map values are compared in float32.
+    PRO is MVTec's definition up to a false-positive rate of 0.3; see `keepad.metrics.pro` for the variants. Map values
+    are compared in float32.
 
     Args:
-        mode: "histogram" keeps counts in bins that are near-even in log-odds, 12 MB for any number of images;
-            a result's lower and upper enclose the exact value. "exact" keeps every pixel, for small sets: lower, value
-            and upper are the same.
+        mode: "histogram" counts in bins that are near-even in log-odds, 12 MB for any number of images; lower and upper
+            enclose the exact value. "exact" keeps every pixel, for small sets; lower and upper equal the value.
     """
 
     def __init__(self, mode: Literal["histogram", "exact"] = "histogram") -> None:
@@ -59,11 +53,11 @@ class PixelMetrics:
         self._regions = 0
         self._pixels = _new_store(mode)
 
-    def update(self, anomaly_map: NDArray[np.floating], mask: NDArray[np.bool_]) -> None:
-        """Take in one image.
+    def update(self, anomaly_map: Array, mask: Array) -> None:
+        """Add an image.
 
         Args:
-            anomaly_map: (H, W), in [0, 1]; sizes may differ between images.
+            anomaly_map: (H, W) float in [0, 1]; sizes may differ between images.
             mask: (H, W) bool, True on the defect; all False for a normal image.
         """
         values, mask = _checked(anomaly_map, mask)
@@ -76,7 +70,7 @@ class PixelMetrics:
         self._images += 1
 
     def compute(self) -> PixelResult:
-        """The four measures over everything taken in so far."""
+        """The metrics over all images so far."""
         negatives, positives, shares = self._pixels.groups()
         if not negatives.any() or not positives.any():
             return PixelResult(None, None, None, None, images=self._images, regions=self._regions)
@@ -90,20 +84,20 @@ class PixelMetrics:
         )
 
     def merge(self, other: PixelMetrics) -> None:
-        """Take in everything that `other`, of the same mode, has taken in."""
+        """Add all images of `other`, which has the same mode."""
         if other.mode != self.mode:
             raise KeepADError(f"Pixel metrics in {other.mode} mode cannot be merged into {self.mode} mode.")
         self._pixels.merge(other._pixels.arrays())
         self._images += other._images
         self._regions += other._regions
 
-    def state_dict(self) -> State:
-        """Arrays that restore this object with `load_state_dict`; they are copies and can be saved with `np.savez`."""
+    def state_dict(self) -> _State:
+        """Copies of the arrays from which `load_state_dict` restores; `np.savez` can save them."""
         counters = {"images": np.array(self._images), "regions": np.array(self._regions)}
         return {**counters, **self._pixels.arrays()}
 
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a state that `state_dict` gave in the same mode; what was taken in before is dropped."""
+    def load_state_dict(self, state: _State) -> None:
+        """Replace the state by one from `state_dict` in the same mode."""
         pixels = _new_store(self.mode)
         expected = {"images", "regions", *pixels.arrays()}
         if set(state) != expected:
@@ -118,36 +112,35 @@ class PixelMetrics:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays held now."""
+        """Size of the arrays in bytes."""
         return self._pixels.nbytes
 
     def _bounded(self, estimate: Estimate) -> Estimate:
-        # In exact mode a group is one distinct value: no order is lost, so the value is its own bound.
+        # In exact mode a group is a distinct value, so the value is exact.
         return Estimate(*[estimate.value] * 3) if self.mode == "exact" else estimate
 
 
 class _Histogram:
-    """Counts per bin: normal pixels, defect pixels, and the sum over regions of the region's share in the bin."""
+    """Per bin, (BINS,) each: number of normal pixels, number of defect pixels, sum of region shares."""
 
     def __init__(self) -> None:
-        self._negatives: Counts = np.zeros(BINS, np.int64)
-        self._positives: Counts = np.zeros(BINS, np.int64)
-        self._shares: Floats = np.zeros(BINS, np.float64)
+        self._negatives = np.zeros(BINS, np.int64)
+        self._positives = np.zeros(BINS, np.int64)
+        self._shares = np.zeros(BINS, np.float64)
 
-    def add(self, negatives: Values, positives: Values, shares: Floats) -> None:
+    def add(self, negatives: Array, positives: Array, shares: Array) -> None:
         _count_into(self._negatives, bin_codes(negatives))
         if len(positives):
             codes = bin_codes(positives)
             _count_into(self._positives, codes)
             _count_into(self._shares, codes, shares)
 
-    def groups(self) -> tuple[Counts, Counts, Floats]:
-        # Empty bins move no curve.
-        used = np.flatnonzero(self._negatives + self._positives)[::-1]
+    def groups(self) -> tuple[Array, Array, Array]:
+        used = self._used()[::-1]
         return self._negatives[used], self._positives[used], self._shares[used]
 
-    def arrays(self) -> State:
-        used = np.flatnonzero(self._negatives + self._positives)
+    def arrays(self) -> _State:
+        used = self._used()
         return {
             "bins": np.array(BINS),
             "codes": used.astype(np.int32),
@@ -156,7 +149,7 @@ class _Histogram:
             "shares": self._shares[used],
         }
 
-    def merge(self, arrays: State) -> None:
+    def merge(self, arrays: _State) -> None:
         if int(arrays["bins"]) != BINS:
             raise KeepADError(f"The saved pixel metrics have {int(arrays['bins'])} bins, this version has {BINS}.")
         codes = arrays["codes"]
@@ -168,21 +161,24 @@ class _Histogram:
     def nbytes(self) -> int:
         return self._negatives.nbytes + self._positives.nbytes + self._shares.nbytes
 
+    def _used(self) -> Array:
+        return np.flatnonzero(self._negatives + self._positives)
+
 
 class _EveryPixel:
-    """Every value, split into normal pixels and defect pixels, with each defect pixel's share of its region."""
+    """Values of all normal pixels and all defect pixels, and the region share of each defect pixel."""
 
     def __init__(self) -> None:
-        self._negatives: list[Values] = [np.empty(0, np.float32)]
-        self._positives: list[Values] = [np.empty(0, np.float32)]
-        self._shares: list[Floats] = [np.empty(0, np.float64)]
+        self._negatives: list[Array] = [np.empty(0, np.float32)]
+        self._positives: list[Array] = [np.empty(0, np.float32)]
+        self._shares: list[Array] = [np.empty(0, np.float64)]
 
-    def add(self, negatives: Values, positives: Values, shares: Floats) -> None:
-        self._negatives.append(negatives.copy())  # a view of the caller's map may change after the call
+    def add(self, negatives: Array, positives: Array, shares: Array) -> None:
+        self._negatives.append(negatives.copy())  # may be a view of the caller's map
         self._positives.append(positives)
         self._shares.append(shares)
 
-    def groups(self) -> tuple[Counts, Counts, Floats]:
+    def groups(self) -> tuple[Array, Array, Array]:
         negatives, positives = np.concatenate(self._negatives), np.concatenate(self._positives)
         group, size = rank_groups(np.concatenate([negatives, positives]))
         of_negatives, of_positives = group[: len(negatives)], group[len(negatives) :]
@@ -192,14 +188,14 @@ class _EveryPixel:
             np.bincount(of_positives, np.concatenate(self._shares), minlength=size).astype(np.float64, copy=False),
         )
 
-    def arrays(self) -> State:
+    def arrays(self) -> _State:
         return {
             "negative_values": np.concatenate(self._negatives),
             "positive_values": np.concatenate(self._positives),
             "positive_shares": np.concatenate(self._shares),
         }
 
-    def merge(self, arrays: State) -> None:
+    def merge(self, arrays: _State) -> None:
         self.add(arrays["negative_values"], arrays["positive_values"].copy(), arrays["positive_shares"].copy())
 
     @property
@@ -211,17 +207,18 @@ def _new_store(mode: str) -> _Histogram | _EveryPixel:
     return _Histogram() if mode == "histogram" else _EveryPixel()
 
 
-def _count_into(total: Array, codes: NDArray[np.int32], weights: Floats | None = None) -> None:
-    """Add to `total` (BINS,) the number of times each code occurs, or the sum of its weights."""
+def _count_into(total: Array, codes: Array, weights: Array | None = None) -> None:
+    """Add to `total` (BINS,) the number of occurrences of each code (P,), or the sum of its weights (P,)."""
     if not len(codes):
         return
-    # Only the range that occurs is counted, so memory pages of bins that no map reaches are never touched.
+    # Counting only the range that occurs leaves the memory pages of unused bins untouched.
     first = int(codes.min())
-    counts = np.bincount(codes - np.intp(first), weights)  # intp, or bincount would make one more copy
+    counts = np.bincount(codes - np.intp(first), weights)  # intp saves a copy in bincount
     total[first : first + len(counts)] += counts
 
 
-def _checked(anomaly_map: NDArray[np.floating], mask: NDArray[np.bool_]) -> tuple[Values, NDArray[np.bool_]]:
+def _checked(anomaly_map: Array, mask: Array) -> tuple[Array, Array]:
+    """The map as float32 and the mask, both (H, W)."""
     values = np.asarray(anomaly_map, dtype=np.float32)
     mask = np.asarray(mask)
     if mask.dtype != np.bool_:
@@ -231,6 +228,6 @@ def _checked(anomaly_map: NDArray[np.floating], mask: NDArray[np.bool_]) -> tupl
             f"An anomaly map {values.shape} and its mask {mask.shape} must both be (H, W), the same size."
         )
     low, high = values.min(), values.max()
-    if not (low >= 0 and high <= 1):  # written so that NaN fails too
+    if not (low >= 0 and high <= 1):  # also false for NaN
         raise KeepADError(f"An anomaly map must lie in [0, 1] without NaN, but this one goes from {low:g} to {high:g}.")
     return values, mask

@@ -1,31 +1,31 @@
-"""Survival: do the tokens on the defect physically survive pruning? DTR and CMR, from survivor indices."""
+"""Survival: defect-token retention (DTR) and complete-miss rate (CMR) of a router, from survivor indices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 
-SIZES = ("1-4", "5-16", ">16")
-_LARGEST = (4, 16)  # tokens, in all sizes but the last
+_SIZES = ("1-4", "5-16", ">16")
+_TAIL = (1 - 0.95) / 2  # on each side of the confidence interval
+_LARGEST = (4, 16)  # tokens; the last size has no limit
 
 
 @dataclass(frozen=True)
 class SurvivalRate:
-    """DTR and CMR over some anomalous images; None where there is no image.
+    """DTR and CMR over a set of anomalous images; None if it is empty.
 
     Attributes:
-        images: Anomalous images counted.
-        missed: Those of them with no defect token left.
-        dtr: Defect-token retention: the share of an image's defect tokens that survive, mean over images.
+        images: Number of anomalous images.
+        missed: Number of them without a surviving defect token.
+        dtr: Defect-token retention: surviving share of the defect tokens per image, mean over images.
         cmr: Complete-miss rate: missed / images.
-        cmr_low: Lower end of the two-sided 95 % Clopper-Pearson interval on CMR.
-        cmr_high: Upper end of that interval.
+        cmr_low: Lower limit of the two-sided 95 % Clopper-Pearson interval of CMR.
+        cmr_high: Upper limit of that interval.
     """
 
     images: int
@@ -40,8 +40,8 @@ class SurvivalRate:
 class SurvivalResult:
     """Survival over all anomalous images and by defect size in tokens (keys "1-4", "5-16", ">16").
 
-    `uncounted` images had no defect token, for example because the defect vanished when its mask was resized; they
-    enter no rate.
+    `uncounted` is the number of images without a defect token, such as those whose defect vanished when the mask was
+    resized; no rate includes them.
     """
 
     overall: SurvivalRate
@@ -50,26 +50,26 @@ class SurvivalResult:
 
 
 class Survival:
-    """DTR and CMR over the anomalous images given to `update`, for one router of one variant."""
+    """DTR and CMR over the anomalous images passed to `update`."""
 
     def __init__(self) -> None:
-        # One entry per defect size; sums are all that the rates need.
-        self._images = np.zeros(len(SIZES), np.int64)
-        self._missed = np.zeros(len(SIZES), np.int64)
-        self._retained = np.zeros(len(SIZES), np.float64)
+        # Sums per defect size.
+        self._images = np.zeros(len(_SIZES), np.int64)
+        self._missed = np.zeros(len(_SIZES), np.int64)
+        self._retained = np.zeros(len(_SIZES), np.float64)
         self._uncounted = np.zeros((), np.int64)
 
-    def update(self, survivors: NDArray[np.integer], defect_tokens: NDArray[np.bool_]) -> None:
-        """Take in one anomalous image; one without any defect token only adds to `uncounted`.
+    def update(self, survivors: Array, defect_tokens: Array) -> None:
+        """Add an anomalous image; one without a defect token only adds to `uncounted`.
 
         Args:
-            survivors: (K,) row-major indices on the original grid, before recovery, in any order.
-            defect_tokens: (rows, cols) bool, from `defect_tokens`.
+            survivors: (K,) integer row-major indices on the original grid, in any order.
+            defect_tokens: (rows, columns) bool, from `defect_tokens`.
         """
         defect = np.asarray(defect_tokens)
         index = np.asarray(survivors)
         if defect.ndim != 2 or defect.dtype != np.bool_:
-            raise KeepADError(f"Defect tokens must be a (rows, cols) bool array, not {defect.shape} {defect.dtype}.")
+            raise KeepADError(f"Defect tokens must be a (rows, columns) bool array, not {defect.shape} {defect.dtype}.")
         if index.ndim != 1 or (index.size and not np.issubdtype(index.dtype, np.integer)):
             raise KeepADError(f"Survivors must be a list of grid indices, not a {index.shape} array of {index.dtype}.")
         if index.size and not (index.min() >= 0 and index.max() < defect.size):
@@ -89,27 +89,27 @@ class Survival:
         self._retained[size] += kept / tokens
 
     def compute(self) -> SurvivalResult:
-        """DTR and CMR over everything taken in so far."""
+        """DTR and CMR over all images so far."""
         return SurvivalResult(
             overall=_rate(self._images.sum(), self._missed.sum(), self._retained.sum()),
             by_size={
                 size: _rate(images, missed, retained)
                 for size, images, missed, retained in zip(
-                    SIZES, self._images, self._missed, self._retained, strict=True
+                    _SIZES, self._images, self._missed, self._retained, strict=True
                 )
             },
             uncounted=int(self._uncounted),
         )
 
     def merge(self, other: Survival) -> None:
-        """Take in everything that `other` has taken in."""
+        """Add all images of `other`."""
         self._images += other._images
         self._missed += other._missed
         self._retained += other._retained
         self._uncounted += other._uncounted
 
     def state_dict(self) -> dict[str, Array]:
-        """Arrays that restore this object with `load_state_dict`; they are copies and can be saved with `np.savez`."""
+        """Copies of the arrays from which `load_state_dict` restores; `np.savez` can save them."""
         return {
             "images": self._images.copy(),
             "missed": self._missed.copy(),
@@ -118,7 +118,7 @@ class Survival:
         }
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
-        """Continue from a state that `state_dict` gave; what was taken in before is dropped."""
+        """Replace the state by one from `state_dict`."""
         expected = self.state_dict()
         if {k: np.shape(v) for k, v in state.items()} != {k: v.shape for k, v in expected.items()}:
             raise KeepADError(
@@ -130,36 +130,29 @@ class Survival:
         self._uncounted = np.array(state["uncounted"], np.int64)
 
 
-def defect_tokens(mask: NDArray[np.bool_], grid: tuple[int, int]) -> NDArray[np.bool_]:
-    """The tokens that the defect touches with at least one pixel, (rows, cols) bool.
+def defect_tokens(mask: Array, grid: tuple[int, int]) -> Array:
+    """Tokens with at least one defective pixel, (rows, columns) bool.
 
     Args:
-        mask: (H, W) bool, the size of the model's input.
-        grid: (rows, cols) of patch tokens; H and W are multiples of them.
+        mask: (H, W) bool, at the size of the network's input.
+        grid: (rows, columns) of patch tokens; H and W are multiples of them.
     """
     mask = np.asarray(mask)
-    rows, cols = grid
+    rows, columns = grid
     if mask.ndim != 2 or mask.dtype != np.bool_:
         raise KeepADError(f"A mask must be an (H, W) bool array, not {mask.shape} {mask.dtype}.")
     height, width = mask.shape
-    if min(rows, cols, height, width) < 1 or height % rows or width % cols:
-        raise KeepADError(f"A mask of {height}x{width} pixels cannot be divided evenly into {rows}x{cols} tokens.")
-    return np.any(mask.reshape(rows, height // rows, cols, width // cols), axis=(1, 3))
+    if min(rows, columns, height, width) < 1 or height % rows or width % columns:
+        raise KeepADError(f"A mask of {height}x{width} pixels cannot be divided evenly into {rows}x{columns} tokens.")
+    return np.asarray(mask.reshape(rows, height // rows, columns, width // columns).any(axis=(1, 3)))
 
 
-def clopper_pearson(events: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact two-sided interval (low, high) on a rate after `events` in `trials`.
-
-    Args:
-        events: 0 to `trials`.
-        trials: At least 1.
-        confidence: Share of intervals that hold the true rate, at least.
-    """
+def clopper_pearson(events: int, trials: int) -> tuple[float, float]:
+    """The exact two-sided 95 % confidence interval (low, high) of a rate, from `events` in `trials`."""
     if not 0 <= events <= trials or trials < 1:
         raise KeepADError(f"{events} events in {trials} trials have no interval.")
-    tail = (1 - confidence) / 2
-    low = float(betaincinv(events, trials - events + 1, tail)) if events > 0 else 0.0
-    high = float(betaincinv(events + 1, trials - events, 1 - tail)) if events < trials else 1.0
+    low = float(betaincinv(events, trials - events + 1, _TAIL)) if events > 0 else 0.0
+    high = float(betaincinv(events + 1, trials - events, 1 - _TAIL)) if events < trials else 1.0
     return low, high
 
 
