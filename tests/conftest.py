@@ -1,8 +1,9 @@
-"""What tests share: the real images beside the project, the default backbone, and a small random detector."""
+"""Fixtures of all tests: the default backbone, and a small random network with its exports."""
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,7 @@ from keepad.backbone import Backbone, build_backbone, load_backbone
 from keepad.network import Network
 from random_weights import lively
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The real images in ../shared/data; without them the test fails, so that a green run means they were used."""
-    folder = SHARED / "data"
-    if not (folder / "index.csv").is_file():
-        pytest.fail(f'real images are needed in {folder}; without them run pytest -m "not shared"', pytrace=False)
-    return folder
+pytest_plugins = ["shared_data"]
 
 
 @pytest.fixture(scope="session")
@@ -31,22 +23,23 @@ def default_backbone() -> Backbone:
 
 
 @pytest.fixture(scope="session")
-def tiny_original() -> Network:
-    """A detector on a random 12-block ViT, 192 wide, with a 9x11 grid."""
+def make_tiny() -> Callable[[], Network]:
+    """Makes a new copy, at every call, of a network on a random 12-block ViT, 192 wide, with a 9x11 grid."""
     backbone, spec = build_backbone("vit_tiny_patch16_224", seed=1)
-    return with_fresh_parts(lively(backbone), spec, seed=2, image_size=(9 * 16, 11 * 16))
+    original = with_fresh_parts(lively(backbone), spec, seed=2, image_size=(9 * 16, 11 * 16))
+    return lambda: deepcopy(original)
 
 
 @pytest.fixture
-def tiny(tiny_original: Network) -> Network:
-    """A copy of it that a test may change."""
-    return copy.deepcopy(tiny_original)
+def tiny(make_tiny: Callable[[], Network]) -> Network:
+    """That network; a copy of its own for every test, which may change it."""
+    return make_tiny()
 
 
 @pytest.fixture(scope="session")
-def folders(tiny_original: Network, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """That detector, exported for both engines."""
+def folders(make_tiny: Callable[[], Network], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """That network, exported for both engines."""
     from keepad.engines.export import export
 
     root = tmp_path_factory.mktemp("exported")
-    return {engine: export(tiny_original, root / engine, engine=engine) for engine in ("openvino", "onnx")}
+    return {engine: export(make_tiny(), root / engine, engine=engine) for engine in ("openvino", "onnx")}

@@ -12,6 +12,7 @@ from PIL import Image
 
 from keepad.arrays import Array
 from keepad.detector import Detector
+from keepad.network import Network
 from keepad.prefetch import prefetch
 
 
@@ -43,7 +44,7 @@ def test_an_error_is_raised_in_order_and_no_thread_is_left() -> None:
     assert threading.active_count() == before
 
 
-def test_predict_takes_one_item_at_a_time_from_a_generator(tiny: Detector) -> None:
+def test_predict_takes_one_item_at_a_time_from_a_generator(tiny: Network) -> None:
     taken: list[int] = []
 
     def camera() -> Iterator[Array]:
@@ -51,11 +52,11 @@ def test_predict_takes_one_item_at_a_time_from_a_generator(tiny: Detector) -> No
             taken.append(number)
             yield np.zeros((20, 20, 3), dtype=np.uint8)
 
-    for done, _ in enumerate(tiny.predict(camera())):
+    for done, _ in enumerate(Detector(tiny).predict(camera())):
         assert len(taken) == done + 1
 
 
-def test_predict_decodes_at_most_three_images_of_a_list_ahead(tiny: Detector) -> None:
+def test_predict_decodes_at_most_three_images_of_a_list_ahead(tiny: Network) -> None:
     decoded: set[int] = set()
 
     class Photo(Image.Image):
@@ -66,7 +67,7 @@ def test_predict_decodes_at_most_three_images_of_a_list_ahead(tiny: Detector) ->
     photos = [Image.new("RGB", (20, 20)) for _ in range(9)]
     for photo in photos:
         photo.__class__ = Photo
-    predictions = iter(tiny.predict(photos))
+    predictions = iter(Detector(tiny).predict(photos))
     next(predictions)
     predictions.close()  # type: ignore[attr-defined]
     assert 1 <= len(decoded) <= 4

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from keepad.cli import app
-from keepad.network import KeepAD
-from keepad.training.feature_cache import FeatureCache, features_folder, picture_key, size_of
+from keepad.network import Network
+from keepad.training.feature_cache import FeatureCache, features_folder, image_key, size_of
 
 LAYERS = (1, 2)
 
@@ -21,12 +21,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEEPAD_CACHE", str(tmp_path / "cache"))
 
 
-def keep(model: KeepAD, pictures: int, folder: Path | None = None) -> None:
-    """Features of that many grey pictures."""
-    features = FeatureCache(model.backbone, "d1" * 32, folder)
-    for grey in range(pictures):
+def keep(network: Network, images: int, folder: Path | None = None) -> None:
+    """Features of that many grey images."""
+    features = FeatureCache(network.backbone, "d1" * 32, folder)
+    for grey in range(images):
         pixels = np.full((32, 48, 3), grey, dtype=np.uint8)
-        features.fill(picture_key(pixels), pixels, LAYERS)
+        features.add(image_key(pixels), pixels, LAYERS)
 
 
 def run(*arguments: object) -> str:
@@ -36,31 +36,31 @@ def run(*arguments: object) -> str:
 
 
 def test_an_empty_cache_is_no_mistake() -> None:
-    assert run() == f"Features in {features_folder()}: 0 pictures, 0.00 GB\n"
-    assert run("--clear") == f"Dropped from {features_folder()}: 0 pictures, 0.00 GB\n"
+    assert run() == f"Features in {features_folder()}: 0 images, 0.00 GB\n"
+    assert run("--clear") == f"Dropped from {features_folder()}: 0 images, 0.00 GB\n"
     assert not features_folder().exists()
 
 
-def test_looking_drops_nothing_and_clearing_says_what_it_dropped(tiny: KeepAD) -> None:
+def test_looking_drops_nothing_and_clearing_says_what_it_dropped(tiny: Network) -> None:
     keep(tiny, 3)
-    assert run() == run() == f"Features in {features_folder()}: 3 pictures, 0.00 GB\n"
-    assert run("--clear") == f"Dropped from {features_folder()}: 3 pictures, 0.00 GB\n"
-    assert size_of().pictures == 0
+    assert run() == run() == f"Features in {features_folder()}: 3 images, 0.00 GB\n"
+    assert run("--clear") == f"Dropped from {features_folder()}: 3 images, 0.00 GB\n"
+    assert size_of().images == 0
 
 
-def test_gigabytes_are_those_of_the_files(tiny: KeepAD) -> None:
+def test_gigabytes_are_those_of_the_files(tiny: Network) -> None:
     keep(tiny, 1)
     file = next(features_folder().rglob("*.npy"))
     with file.open("rb+") as opened:
         opened.truncate(1_234_000_000)  # a hole in a file: counted, but not on the disk
-    assert run() == f"Features in {features_folder()}: 1 picture, 1.23 GB\n"
+    assert run() == f"Features in {features_folder()}: 1 image, 1.23 GB\n"
 
 
-def test_another_folder_is_the_only_one_looked_at(tiny: KeepAD, tmp_path: Path) -> None:
+def test_another_folder_is_the_only_one_looked_at(tiny: Network, tmp_path: Path) -> None:
     elsewhere = tmp_path / "[red]elsewhere"  # printed as it is, not as a colour
     keep(tiny, 2, elsewhere)
     keep(tiny, 1)
-    assert run("--cache", elsewhere) == f"Features in {elsewhere}: 2 pictures, 0.00 GB\n"
-    assert run("--cache", elsewhere, "--clear") == f"Dropped from {elsewhere}: 2 pictures, 0.00 GB\n"
-    assert size_of(elsewhere).pictures == 0
-    assert size_of().pictures == 1
+    assert run("--cache", elsewhere) == f"Features in {elsewhere}: 2 images, 0.00 GB\n"
+    assert run("--cache", elsewhere, "--clear") == f"Dropped from {elsewhere}: 2 images, 0.00 GB\n"
+    assert size_of(elsewhere).images == 0
+    assert size_of().images == 1

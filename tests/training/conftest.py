@@ -1,4 +1,4 @@
-"""A source to learn from: three painted products, random weights, and a cache that all tests share."""
+"""Shared fixtures: a source of three painted products, random weights, and one feature cache."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Views: what a collage and a crop are made of, and that mask and label follow the pixels.
+"""Augmented views: content of collage and crop; mask and label follow the pixels.
 
-Images of one plain colour stay that colour at any size, so that every tile says where it came from.
+Images of a single colour keep it at any size, so that the colour of a tile identifies its image.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from keepad.data import Sample
-from keepad.training.augmentation import Picture, collage, crop, read_picture, view_of
+from keepad.training.augmentation import LabelledImage, augmented_view, collage, crop, load_labelled
 
 SIZE = (12, 18)
 
@@ -35,48 +35,48 @@ def plain(folder: Path, colour: int, *, defect: bool = False) -> Sample:
     return sample(folder, f"plain{colour}", np.full((*SIZE, 3), colour, dtype=np.uint8), mask)
 
 
-def colours(view: Picture) -> set[int]:
+def colours(view: LabelledImage) -> set[int]:
     return set(np.unique(view.pixels).tolist())
 
 
-def painted(size: tuple[int, int], rows: slice, columns: slice) -> Picture:
-    """A black picture whose defect is white, so that pixels tell what the mask must say."""
+def painted(size: tuple[int, int], rows: slice, columns: slice) -> LabelledImage:
+    """A black image with a white defect, so that the mask can be checked against the pixels."""
     mask = np.zeros(size, dtype=bool)
     mask[rows, columns] = True
-    return Picture(np.repeat(mask[..., None], 3, axis=2).astype(np.uint8) * 255, mask, 1)
+    return LabelledImage(np.repeat(mask[..., None], 3, axis=2).astype(np.uint8) * 255, mask, 1)
 
 
-def agreement(view: Picture) -> float:
-    """How much of a view of a painted picture is white where the mask says defect, and black elsewhere."""
+def agreement(view: LabelledImage) -> float:
+    """Share of the pixels of a painted view that are white inside the mask and black outside."""
     assert view.mask is not None
     return float(np.mean((view.pixels[..., 0] > 127) == view.mask))
 
 
-# --- a sample as the network sees it ----------------------------------------------------------------------------------
+# --- labelled images --------------------------------------------------------------------------------------------------
 
 
-def test_a_picture_has_the_size_asked_for_and_its_mask_follows(tmp_path: Path) -> None:
+def test_image_and_mask_are_resized_alike(tmp_path: Path) -> None:
     drawn = painted((24, 36), slice(4, 12), slice(6, 30))
-    picture = read_picture(sample(tmp_path, "a", drawn.pixels, drawn.mask), SIZE)
-    assert picture.pixels.shape == (*SIZE, 3)
-    assert picture.pixels.dtype == np.uint8
-    assert picture.label == 1
-    assert np.array_equal(picture.mask, painted(SIZE, slice(2, 6), slice(3, 15)).mask)
-    assert agreement(picture) == 1
+    image = load_labelled(sample(tmp_path, "a", drawn.pixels, drawn.mask), SIZE)
+    assert image.pixels.shape == (*SIZE, 3)
+    assert image.pixels.dtype == np.uint8
+    assert image.label == 1
+    np.testing.assert_array_equal(image.mask, painted(SIZE, slice(2, 6), slice(3, 15)).mask)
+    assert agreement(image) == 1
 
 
-def test_what_is_not_known_is_not_made_up(tmp_path: Path) -> None:
+def test_an_anomalous_image_without_mask_has_none_and_cannot_be_augmented(tmp_path: Path) -> None:
     pixels = np.zeros((*SIZE, 3), dtype=np.uint8)
     unmasked = sample(tmp_path, "unmasked", pixels, label=1)
-    assert read_picture(unmasked, SIZE).mask is None
-    normal = read_picture(sample(tmp_path, "normal", pixels), SIZE)
+    assert load_labelled(unmasked, SIZE).mask is None
+    normal = load_labelled(sample(tmp_path, "normal", pixels), SIZE)
     assert normal.mask is not None
     assert not normal.mask.any()
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match="without a mask"):
-        crop(read_picture(unmasked, SIZE), 2, rng)
+        crop(load_labelled(unmasked, SIZE), 2, rng)
     with pytest.raises(ValueError, match="without a mask"):
-        collage(unmasked, [], 2, rng, partial(read_picture, size=SIZE))
+        collage(unmasked, [], 2, rng, partial(load_labelled, size=SIZE))
 
 
 # --- collage ----------------------------------------------------------------------------------------------------------
@@ -95,47 +95,47 @@ def test_tiles_fill_every_pixel_and_bring_their_masks(
     tmp_path: Path, size: tuple[int, int], cells: int, rows: tuple[int, ...], columns: tuple[int, ...]
 ) -> None:
     base = plain(tmp_path, 10, defect=True)
-    mates = [plain(tmp_path, 60), plain(tmp_path, 110, defect=True), plain(tmp_path, 160)]
+    peers = [plain(tmp_path, 60), plain(tmp_path, 110, defect=True), plain(tmp_path, 160)]
     for seed in range(20):
-        view = collage(base, mates, cells, np.random.default_rng(seed), partial(read_picture, size=size))
+        view = collage(base, peers, cells, np.random.default_rng(seed), partial(load_labelled, size=size))
         assert view.pixels.shape == (*size, 3)
         assert colours(view) <= {10, 60, 110, 160}
         for top, bottom in pairwise(rows):
             for left, right in pairwise(columns):
                 assert len(np.unique(view.pixels[top:bottom, left:right])) == 1
-        assert np.array_equal(view.mask, np.isin(view.pixels[..., 0], (10, 110)))
+        np.testing.assert_array_equal(view.mask, np.isin(view.pixels[..., 0], (10, 110)))
 
 
 @pytest.mark.parametrize("cells", [2, 3])
-def test_the_base_is_in_every_collage_at_any_place(tmp_path: Path, cells: int) -> None:
-    base, mates = plain(tmp_path, 10), [plain(tmp_path, 60)]
-    read = partial(read_picture, size=SIZE)
-    views = [collage(base, mates, cells, np.random.default_rng(seed), read) for seed in range(80)]
+def test_the_base_is_in_every_collage_at_any_position(tmp_path: Path, cells: int) -> None:
+    base, peers = plain(tmp_path, 10), [plain(tmp_path, 60)]
+    read = partial(load_labelled, size=SIZE)
+    views = [collage(base, peers, cells, np.random.default_rng(seed), read) for seed in range(80)]
     assert all(np.mean(view.pixels == 10) == pytest.approx(1 / cells**2) for view in views)
     assert len({view.pixels.tobytes() for view in views}) == cells**2
 
 
-def test_a_normal_base_stays_among_normal_images(tmp_path: Path) -> None:
+def test_a_collage_of_a_normal_base_is_normal(tmp_path: Path) -> None:
     base = plain(tmp_path, 10)
-    mates = [base, plain(tmp_path, 60, defect=True), plain(tmp_path, 110), plain(tmp_path, 160, defect=True)]
-    read = partial(read_picture, size=SIZE)
-    views = [collage(base, mates, 3, np.random.default_rng(seed), read) for seed in range(20)]
+    peers = [base, plain(tmp_path, 60, defect=True), plain(tmp_path, 110), plain(tmp_path, 160, defect=True)]
+    read = partial(load_labelled, size=SIZE)
+    views = [collage(base, peers, 3, np.random.default_rng(seed), read) for seed in range(20)]
     assert set().union(*map(colours, views)) == {10, 110}
     assert all(view.label == 0 and view.mask is not None and not view.mask.any() for view in views)
 
 
-def test_an_anomalous_base_has_mates_of_both_kinds(tmp_path: Path) -> None:
-    base, mates = plain(tmp_path, 10, defect=True), [plain(tmp_path, 60, defect=True), plain(tmp_path, 110)]
-    read = partial(read_picture, size=SIZE)
-    views = [collage(base, mates, 2, np.random.default_rng(seed), read) for seed in range(20)]
+def test_a_collage_of_an_anomalous_base_has_peers_of_both_labels(tmp_path: Path) -> None:
+    base, peers = plain(tmp_path, 10, defect=True), [plain(tmp_path, 60, defect=True), plain(tmp_path, 110)]
+    read = partial(load_labelled, size=SIZE)
+    views = [collage(base, peers, 2, np.random.default_rng(seed), read) for seed in range(20)]
     assert set().union(*map(colours, views)) == {10, 60, 110}
     assert all(view.label == 1 for view in views)
 
 
-@pytest.mark.parametrize("mates", [[], ["anomalous"]])
-def test_a_base_without_mates_is_its_own(tmp_path: Path, mates: list[str]) -> None:
-    others = [plain(tmp_path, 60, defect=True) for _ in mates]
-    view = collage(plain(tmp_path, 10), others, 3, np.random.default_rng(0), partial(read_picture, size=SIZE))
+@pytest.mark.parametrize("peers", [[], ["anomalous"]])
+def test_a_base_without_peers_fills_its_collage(tmp_path: Path, peers: list[str]) -> None:
+    others = [plain(tmp_path, 60, defect=True) for _ in peers]
+    view = collage(plain(tmp_path, 10), others, 3, np.random.default_rng(0), partial(load_labelled, size=SIZE))
     assert colours(view) == {10}
 
 
@@ -144,16 +144,16 @@ def test_the_mask_shrinks_with_its_tile(tmp_path: Path, cells: int) -> None:
     drawn = painted((72, 72), slice(12, 48), slice(24, 60))
     base = sample(tmp_path, "drawn", drawn.pixels, drawn.mask)
     for seed in range(5):
-        view = collage(base, [base], cells, np.random.default_rng(seed), partial(read_picture, size=(72, 72)))
+        view = collage(base, [base], cells, np.random.default_rng(seed), partial(load_labelled, size=(72, 72)))
         assert view.mask is not None
         assert view.mask.mean() == pytest.approx(0.25)
         assert agreement(view) > 0.99
 
 
-def test_the_label_says_what_the_mask_shows(tmp_path: Path) -> None:
+def test_the_label_follows_the_resized_mask(tmp_path: Path) -> None:
     """A defect of one pixel is lost in a tile, one of half the image never is."""
     speck, blot = painted((24, 24), slice(0, 1), slice(0, 1)), painted((24, 24), slice(0, 12), slice(0, 24))
-    read = partial(read_picture, size=(24, 24))
+    read = partial(load_labelled, size=(24, 24))
     for drawn, label in ((speck, 0), (blot, 1)):
         base = sample(tmp_path, f"label{label}", drawn.pixels, drawn.mask)
         for cells in (2, 3):
@@ -168,9 +168,9 @@ def test_the_label_says_what_the_mask_shows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(72, 72), (71, 85)])
 @pytest.mark.parametrize("cells", [2, 3])
 def test_pixels_and_mask_are_enlarged_alike(size: tuple[int, int], cells: int) -> None:
-    picture = painted(size, slice(10, 50), slice(30, 66))
+    image = painted(size, slice(10, 50), slice(30, 66))
     for seed in range(10):
-        view = crop(picture, cells, np.random.default_rng(seed))
+        view = crop(image, cells, np.random.default_rng(seed))
         assert view.mask is not None
         assert view.pixels.shape == (*size, 3)
         assert view.mask.shape == size
@@ -180,8 +180,8 @@ def test_pixels_and_mask_are_enlarged_alike(size: tuple[int, int], cells: int) -
 
 def test_a_crop_holds_defect_if_there_is_any() -> None:
     # Cells of 6x6: the defect lies in the second row and touches its first two cells.
-    picture = painted((18, 18), slice(8, 10), slice(2, 7))
-    views = [crop(picture, 3, np.random.default_rng(seed)) for seed in range(30)]
+    image = painted((18, 18), slice(8, 10), slice(2, 7))
+    views = [crop(image, 3, np.random.default_rng(seed)) for seed in range(30)]
     assert all(view.label == 1 for view in views)
     # A cell at three times its size: 2 x 4 defective pixels become 6 x 12, 2 x 1 become 6 x 3.
     sizes = {int(view.mask.sum()) for view in views if view.mask is not None}
@@ -193,9 +193,9 @@ def test_a_crop_holds_defect_if_there_is_any() -> None:
 def test_every_cell_of_a_normal_image_can_be_cropped(cells: int) -> None:
     tile = np.arange(cells**2, dtype=np.uint8).reshape(cells, cells) * 20
     pixels = np.repeat(np.kron(tile, np.ones((6, 6), dtype=np.uint8))[..., None], 3, axis=2)
-    normal = Picture(pixels, np.zeros(pixels.shape[:2], dtype=bool), 0)
+    normal = LabelledImage(pixels, np.zeros(pixels.shape[:2], dtype=bool), 0)
     views = [crop(normal, cells, np.random.default_rng(seed)) for seed in range(80)]
-    # Plain views, so that nothing from beyond the cell has crept in.
+    # A single colour: no pixel from beyond the cell.
     assert all(len(colours(view)) == 1 and view.label == 0 for view in views)
     assert set().union(*map(colours, views)) == set(tile.ravel().tolist())
 
@@ -207,15 +207,15 @@ def noise(folder: Path, name: str, seed: int = 0) -> Sample:
     return sample(folder, name, np.random.default_rng(seed).integers(0, 255, (*SIZE, 3), dtype=np.uint8))
 
 
-def bytes_of(views: list[Picture]) -> list[bytes]:
+def bytes_of(views: list[LabelledImage]) -> list[bytes]:
     return [view.pixels.tobytes() + (b"" if view.mask is None else view.mask.tobytes()) for view in views]
 
 
 def test_the_same_arguments_give_the_same_view(tmp_path: Path) -> None:
-    base, mate, namesake = noise(tmp_path, "a"), noise(tmp_path, "b", seed=1), noise(tmp_path, "c")
+    base, peer, namesake = noise(tmp_path, "a"), noise(tmp_path, "b", seed=1), noise(tmp_path, "c")
 
-    def views(one: Sample, seed: int = 0) -> list[bytes]:
-        return bytes_of([view_of(one, [one, mate], number, size=SIZE, seed=seed) for number in range(12)])
+    def views(base: Sample, seed: int = 0) -> list[bytes]:
+        return bytes_of([augmented_view(base, [base, peer], number, size=SIZE, seed=seed) for number in range(12)])
 
     assert views(base) == views(base)
     assert views(base) != views(base, seed=1)
@@ -229,19 +229,19 @@ def test_a_view_is_the_same_wherever_the_data_set_lies(tmp_path: Path) -> None:
         root.mkdir()
     bases = [noise(root, "a") for root in roots]
     for number in range(6):
-        views = [view_of(base, [base], number, size=SIZE, seed=3) for base in bases]
+        views = [augmented_view(base, [base], number, size=SIZE, seed=3) for base in bases]
         assert len(set(bytes_of(views))) == 1
 
 
-def test_kinds_and_sides_take_turns(tmp_path: Path) -> None:
-    """A ramp without mates of its kind: black tiles tell a collage, its share or steepness the number of cells."""
+def test_both_kinds_and_both_sides_are_equally_likely(tmp_path: Path) -> None:
+    """Black tiles identify a collage; the share or steepness of the ramp gives the number of cells."""
     ramp = np.zeros((36, 36, 3), dtype=np.uint8)
     ramp[..., 0] = np.linspace(0, 252, 36)
     ramp[..., 1] = 255
     base, black = sample(tmp_path, "ramp", ramp), sample(tmp_path, "black", np.zeros_like(ramp))
     collages, crops = [], []
     for number in range(200):
-        view = view_of(base, [black], number, size=(36, 36), seed=0)
+        view = augmented_view(base, [black], number, size=(36, 36), seed=0)
         own = view.pixels[..., 1] == 255
         if own.all():
             crops.append(2 if np.ptp(view.pixels[..., 0].astype(int)) > 100 else 3)

@@ -1,136 +1,132 @@
-"""Calibration: what held-out evidence decides, and that it reads evidence exactly as the detector will."""
+"""Calibration on held-out logits, and its agreement with the scores of the detector."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from keepad.presets import Calibration, Placement, Reading
+from keepad.presets import Calibration, LogitScale, Placement
 from keepad.scoring import image_score
-from keepad.training.calibration import HeldOut, Said, calibrate, level_readings, validate
+from keepad.training.calibration import HeldOutLogits, calibrate, fit_scales, score_held_out
+from keepad.training.dataset import Annotations
+from keepad.training.results import Validation
 
 LAYERS = (6, 8, 9)
 PLACEMENT = Placement(LAYERS, 4, 6, 9, (6, 9), LAYERS)
 GRID = (4, 5)
 
 
-def evidence(*, patch: float = 1.0, cls: float = 1.0, unlike: float = 0.0, images: int = 40, seed: int = 0) -> HeldOut:
-    """Two classes of noise; defects of odd images stand out by so many deviations in each kind of evidence."""
-    rng = torch.Generator().manual_seed(seed)
+def logits(*, patch: float = 1.0, cls: float = 1.0, dissimilar: float = 0.0, images: int = 40) -> HeldOutLogits:
+    """Two classes of noise; defects of odd images stand out by so many deviations in each kind of logit."""
+    rng = torch.Generator().manual_seed(0)
     labels = torch.arange(images) % 2
     defect = torch.zeros(images, 20, dtype=torch.bool)
     defect[labels == 1, 7:9] = True
     gaps = 0.1 * torch.randn(images, 3, 20, generator=rng) + 0.1 * patch * defect[:, None] - 0.3
-    dissimilarity = 0.02 * torch.randn(images, 3, 20, generator=rng) + 0.02 * unlike * defect[:, None] + 0.2
+    dissimilarity = 0.02 * torch.randn(images, 3, 20, generator=rng) + 0.02 * dissimilar * defect[:, None] + 0.2
     tokens = 0.1 * torch.randn(images, 3, generator=rng) + 0.1 * cls * labels[:, None]
-    return HeldOut(
+    classes = [("suite", "a" if image < images // 2 else "b") for image in range(images)]
+    return HeldOutLogits(
         patch=gaps,
         cls=tokens,
-        unlike=dissimilarity,
+        dissimilarity=dissimilarity,
         entry=None,
-        labels=labels.numpy(),
-        defects=list(defect.numpy()),
-        classes=[("suite", "a" if place < images // 2 else "b") for place in range(images)],
+        truth=Annotations(labels.numpy(), list(defect.numpy()), classes),
         layers=LAYERS,
         grid=GRID,
     )
 
 
-def test_level_readings_give_every_layer_the_same_spread_around_zero() -> None:
-    held = evidence()
+def fitted(held: HeldOutLogits, scales: Sequence[LogitScale]) -> tuple[Calibration, Validation]:
+    scored = score_held_out(held, scales, PLACEMENT, Calibration())
+    calibration = calibrate([scored], Calibration())
+    return calibration, scored.validation(calibration)
+
+
+def test_scales_give_every_layer_the_same_spread_around_zero() -> None:
+    held = logits()
     held.patch[:, 1] *= 5  # a loud layer
     held.cls[:, 2] += 3
-    for place, reading in enumerate(level_readings(held, 0.0)):
-        patches = reading.patch_scale * held.patch[:, place] + reading.patch_bias
-        cls = reading.cls_scale * held.cls[:, place] + reading.cls_bias
+    for i, scale in enumerate(fit_scales(held, 0.0)):
+        patches = scale.patch_scale * held.patch[:, i] + scale.patch_bias
+        cls = scale.cls_scale * held.cls[:, i] + scale.cls_bias
         for values in (patches, cls):
             assert float(values.mean()) == pytest.approx(0, abs=1e-5)
             assert float(values.std(correction=0)) == pytest.approx(0.5, rel=1e-4)
-        assert reading.unlike == 0
+        assert scale.dissimilarity == 0
 
 
 def test_a_centre_above_the_mean_quiets_the_background_and_leaves_cls_alone() -> None:
-    held = evidence()
-    for plain, moved in zip(level_readings(held, 1.0), level_readings(held, 1.0, centre=4.0), strict=True):
+    held = logits()
+    for plain, moved in zip(fit_scales(held, 1.0), fit_scales(held, 1.0, centre=4.0), strict=True):
         assert moved.patch_bias == pytest.approx(plain.patch_bias - 2)
         assert replace(moved, patch_bias=plain.patch_bias) == plain
 
 
-def test_unlikeness_weighs_in_units_of_its_own_spread() -> None:
-    held = evidence()
-    (reading, *_) = level_readings(held, 2.0)
-    assert held.unlike is not None
-    assert reading.unlike * float(held.unlike[:, 0].std(correction=0)) == pytest.approx(2 * 0.5, rel=1e-4)
-    both = reading.patch_scale * held.patch[:, 0] + reading.unlike * held.unlike[:, 0] + reading.patch_bias
+def test_dissimilarity_weighs_in_units_of_its_own_spread() -> None:
+    held = logits()
+    (scale, *_) = fit_scales(held, 2.0)
+    assert held.dissimilarity is not None
+    assert scale.dissimilarity * float(held.dissimilarity[:, 0].std(correction=0)) == pytest.approx(1, rel=1e-4)
+    both = scale.patch_scale * held.patch[:, 0] + scale.dissimilarity * held.dissimilarity[:, 0] + scale.patch_bias
     assert float(both.mean()) == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize(("patch", "cls", "weights"), [(8.0, 0.0, (0.5, 0.75, 1.0)), (0.0, 3.0, (0.0, 0.25))])
-def test_lambda_listens_to_what_ranks_images(patch: float, cls: float, weights: tuple[float, ...]) -> None:
-    held = evidence(patch=patch, cls=cls)
-    calibration, validation = calibrate(held, level_readings(held, 0.0), PLACEMENT, Calibration())
+def test_lambda_favours_the_score_that_ranks_images(patch: float, cls: float, weights: tuple[float, ...]) -> None:
+    held = logits(patch=patch, cls=cls)
+    calibration, validation = fitted(held, fit_scales(held, 0.0))
     assert calibration.patch_weight in weights
     assert validation.image_auroc is not None
     assert validation.image_auroc > 0.95
 
 
-def test_unlikeness_finds_what_prototypes_cannot() -> None:
-    held = evidence(patch=0.0, cls=0.0, unlike=8.0)
-    blind = calibrate(held, level_readings(held, 0.0), PLACEMENT, Calibration())[1]
-    seeing = calibrate(held, level_readings(held, 1.0), PLACEMENT, Calibration())[1]
-    assert blind.patch_auroc is not None
-    assert seeing.patch_auroc is not None
-    assert blind.patch_auroc < 0.65 < 0.95 < seeing.patch_auroc
+def test_dissimilarity_localises_what_prototypes_cannot() -> None:
+    held = logits(patch=0.0, cls=0.0, dissimilar=8.0)
+    without = fitted(held, fit_scales(held, 0.0))[1]
+    with_it = fitted(held, fit_scales(held, 1.0))[1]
+    assert without.patch_auroc is not None
+    assert with_it.patch_auroc is not None
+    assert without.patch_auroc < 0.65 < 0.95 < with_it.patch_auroc
 
 
-def test_thresholds_part_what_can_be_parted() -> None:
-    held = evidence(patch=20.0, cls=20.0)
-    readings = level_readings(held, 0.0)
-    calibration, _ = calibrate(held, readings, PLACEMENT, Calibration())
-    said = Said(held, readings, calibration)
+def test_thresholds_separate_separable_images_and_patches() -> None:
+    held = logits(patch=20.0, cls=20.0)
+    scored = score_held_out(held, fit_scales(held, 0.0), PLACEMENT, Calibration())
+    calibration = calibrate([scored], Calibration())
     assert calibration.image_threshold is not None
     assert calibration.pixel_threshold is not None
-    np.testing.assert_array_equal(said.scores(PLACEMENT, calibration) >= calibration.image_threshold, held.labels == 1)
-    np.testing.assert_array_equal(said.maps() >= calibration.pixel_threshold, np.stack(held.defects))  # type: ignore[arg-type]
+    labels, defects = held.truth.labels, held.truth.masked()[1]
+    np.testing.assert_array_equal(scored.scores(calibration) >= calibration.image_threshold, labels == 1)
+    np.testing.assert_array_equal(scored.maps >= calibration.pixel_threshold, defects)
 
 
 def test_scores_are_those_of_the_detector() -> None:
-    held = evidence()
-    readings = level_readings(held, 1.0)
-    calibration = replace(calibrate(held, readings, PLACEMENT, Calibration())[0], patch_weight=0.4)
-    scores = Said(held, readings, calibration).scores(PLACEMENT, calibration)
-    assert held.unlike is not None
-    for place in range(5):
-        responses = {
-            layer: torch.sigmoid(
-                reading.patch_scale * held.patch[place, k] + reading.unlike * held.unlike[place, k] + reading.patch_bias
-            )
-            for k, (layer, reading) in enumerate(zip(LAYERS, readings, strict=True))
-        }
-        cls = {
-            layer: torch.sigmoid(reading.cls_scale * held.cls[place, k] + reading.cls_bias)
-            for k, (layer, reading) in enumerate(zip(LAYERS, readings, strict=True))
-        }
-        score = image_score(
-            responses,
-            cls,
-            torch.zeros(GRID),
-            kind="gated",
-            base_layers=PLACEMENT.base_layers,
-            mid_layers=PLACEMENT.mid_layers,
-            calibration=calibration,
-        )
-        assert float(score) == pytest.approx(float(scores[place]), abs=1e-6)
+    held = logits()
+    scales = fit_scales(held, 1.0)
+    calibration = replace(fitted(held, scales)[0], patch_weight=0.4)
+    scores = score_held_out(held, scales, PLACEMENT, calibration).scores(calibration)
+    assert held.dissimilarity is not None
+    for i in range(5):
+        responses, cls = {}, {}
+        for k, (layer, scale) in enumerate(zip(LAYERS, scales, strict=True)):
+            patch = scale.patch_scale * held.patch[i, k] + scale.dissimilarity * held.dissimilarity[i, k]
+            responses[layer] = torch.sigmoid(patch + scale.patch_bias).numpy()
+            cls[layer] = float(torch.sigmoid(scale.cls_scale * held.cls[i, k] + scale.cls_bias))
+        empty = np.zeros(GRID)
+        score = image_score(responses, cls, empty, kind="gated", placement=PLACEMENT, calibration=calibration)
+        assert score == pytest.approx(float(scores[i]), abs=1e-6)
 
 
 def test_validation_is_the_mean_over_classes_then_suites() -> None:
-    held = evidence(patch=0.0, cls=0.0)
-    # Class a is ranked perfectly, class b the wrong way round; b is a suite of its own.
-    held = replace(held, classes=[("one", "a")] * 20 + [("two", "b")] * 20)
+    held = logits(patch=0.0, cls=0.0)
+    # Class a is ranked perfectly, class b in reverse; b is a suite of its own.
+    held = replace(held, truth=replace(held.truth, classes=[("one", "a")] * 20 + [("two", "b")] * 20))
     sign = torch.tensor([1.0] * 20 + [-1.0] * 20)
-    held.cls.copy_((sign * (2 * torch.from_numpy(held.labels) - 1))[:, None].expand(-1, 3))
-    found = validate(held, (Reading(),) * 3, PLACEMENT, Calibration(patch_weight=0.0))
-    assert found.image_auroc == pytest.approx(0.5)
+    held.cls.copy_((sign * (2 * torch.from_numpy(held.truth.labels) - 1))[:, None].expand(-1, 3))
+    scored = score_held_out(held, (LogitScale(),) * 3, PLACEMENT, Calibration())
+    assert scored.validation(Calibration(patch_weight=0.0)).image_auroc == pytest.approx(0.5)

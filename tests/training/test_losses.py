@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from keepad.training.losses import dice, focal, label_entropy
+from keepad.training.losses import dice, focal, label_cross_entropy
 
 # Logarithms as a table has them: -ln 0.9, -ln 0.8, -ln 0.5, -ln 0.2.
 LN = {0.9: 0.105361, 0.8: 0.223144, 0.5: 0.693147, 0.2: 1.609438}
@@ -49,21 +49,21 @@ def test_a_perfect_map_costs_nothing() -> None:
     assert focal(target, target).tolist() == [0.0, 0.0]
 
 
-def test_label_entropy_by_hand() -> None:
+def test_label_cross_entropy_by_hand() -> None:
     response = torch.tensor([[0.8, 0.5], [0.8, 0.5]])
     # Anomalous: right by 0.8 and 0.5. Normal: by 1 - 0.8 = 0.2 and 0.5.
     anomalous, normal = (LN[0.8] + LN[0.5]) / 2, (LN[0.2] + LN[0.5]) / 2
-    found = label_entropy(response, torch.tensor([1, 0]))
-    assert found.tolist() == pytest.approx([anomalous, normal], abs=1e-6)
+    loss = label_cross_entropy(response, torch.tensor([1, 0]))
+    assert loss.tolist() == pytest.approx([anomalous, normal], abs=1e-6)
     assert [anomalous, normal] == pytest.approx([0.458146, 1.151293], abs=1e-6)
 
 
-# What takes a row of responses of an anomalous and a normal image, patch by patch or layer by layer.
+# Losses of (2, 3) responses: an anomalous and a normal image, three patches or layers.
 MAP_TARGET = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
 LOSSES = {
     "focal": lambda response: focal(response, MAP_TARGET),
     "dice": lambda response: dice(response, MAP_TARGET),
-    "label_entropy": lambda response: label_entropy(response, torch.tensor([1, 0])),
+    "label_cross_entropy": lambda response: label_cross_entropy(response, torch.tensor([1, 0])),
 }
 
 
@@ -77,7 +77,7 @@ def test_gradients_raise_what_is_anomalous_and_lower_what_is_normal(loss: Callab
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_an_image_pulls_at_its_own_responses_only(loss: Callable[[Tensor], Tensor]) -> None:
+def test_an_image_has_gradients_on_its_own_responses_only(loss: Callable[[Tensor], Tensor]) -> None:
     response = torch.full((2, 3), 0.4, requires_grad=True)
     loss(response)[0].backward()
     assert response.grad is not None
@@ -89,9 +89,9 @@ def test_an_image_pulls_at_its_own_responses_only(loss: Callable[[Tensor], Tenso
 @pytest.mark.parametrize("value", [0.0, 1e-12, 1 - 1e-7, 1.0])
 def test_certain_responses_stay_finite(loss: Callable[[Tensor], Tensor], value: float) -> None:
     response = torch.full((2, 3), value, requires_grad=True)
-    found = loss(response)
-    found.sum().backward()
+    values = loss(response)
+    values.sum().backward()
     assert response.grad is not None
-    assert found.isfinite().all()
-    assert (found >= 0).all()
+    assert values.isfinite().all()
+    assert (values >= 0).all()
     assert response.grad.isfinite().all()

@@ -1,4 +1,4 @@
-"""Stage 1 on a few real images and the default backbone: what it learns on nuts and screws, it finds in leather."""
+"""Stage 1 on a few real images and the default backbone: trained on nuts and screws, tested on leather."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from keepad.console import progress
 from keepad.data import Dataset, Sample, load_mask, read_dataset
 from keepad.loading import load
 from keepad.metrics import auroc
+from keepad.training.plan import DetectorPlan
 from keepad.training.recipe import RECIPES
-from keepad.training.stage1 import Plan, train_detector
+from keepad.training.stage1 import train_detector
 
 
 def _some(dataset: Dataset, cls: str, each: int) -> list[Sample]:
-    """So many normal and so many anomalous images of a class."""
+    """`each` normal and `each` anomalous images of a class."""
     samples = dataset.select(suites=["mvtec"], classes=[cls], split="test").samples
-    return [sample for label in (0, 1) for sample in [one for one in samples if one.label == label][:each]]
+    return [sample for label in (0, 1) for sample in [sample for sample in samples if sample.label == label][:each]]
 
 
 @pytest.mark.shared
 @pytest.mark.weights
-def test_a_few_real_images_teach_what_a_defect_is(shared_data: Path, tmp_path: Path) -> None:
+def test_a_few_real_images_suffice_to_localise_defects_of_another_product(shared_data: Path, tmp_path: Path) -> None:
     dataset = read_dataset(shared_data)
     out = tmp_path / "few.safetensors"
-    plan = Plan(
-        [*_some(dataset, "hazelnut", 3), *_some(dataset, "screw", 3)],
-        out,
-        replace(RECIPES["keepad"], epochs=2),
+    plan = DetectorPlan(
+        samples=[*_some(dataset, "hazelnut", 3), *_some(dataset, "screw", 3)],
+        out=out,
+        recipe=replace(RECIPES["keepad"], epochs=2),
         cache=tmp_path / "cache",
     )
     train_detector(plan, Fabric(accelerator="cpu", devices=1), say=lambda line: None, progress=progress)
-    model = load(out, "dense", "cpu")
+    model = load(out, point="dense", engine="torch", device="cpu")
     maps, masks = [], []
     for sample in _some(dataset, "leather", 3)[3:]:
         maps.append(model(sample.image).anomaly_map.ravel())
         masks.append(load_mask(sample, model.image_size).ravel())
-    found = auroc(np.concatenate(maps), np.concatenate(masks))
-    assert found is not None
-    assert found > 0.8
+    pixel_auroc = auroc(np.concatenate(maps), np.concatenate(masks))
+    assert pixel_auroc is not None
+    assert pixel_auroc > 0.8

@@ -1,67 +1,78 @@
-"""The pass of training: equal to inference where nothing is relaxed, and a way for gradients where something is."""
+"""The pass of training: equal to inference without relaxation, and with gradients for both selectors with it."""
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
-from keepad.network import KeepAD
-from keepad.presets import POINTS, OperatingPoint
+from keepad.network import Network
+from keepad.presets import POINTS
 from keepad.training.student import sparse_pass
 
 
 @pytest.fixture
-def images() -> torch.Tensor:
-    return torch.rand(2, 3, 144, 176, generator=torch.Generator().manual_seed(3))
+def pixels() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, (2, 144, 176, 3), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("point", ["paper70", "prune50"])
-def test_without_relaxation_it_is_the_pass_of_inference(tiny: KeepAD, images: torch.Tensor, point: str) -> None:
-    chosen = POINTS[point]
-    whole = OperatingPoint(**{**vars(chosen), "early_exit": False})
+@pytest.fixture
+def images(pixels: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+
+
+@pytest.mark.parametrize("early_exit", [False, True])
+@pytest.mark.parametrize("name", ["paper70", "prune50"])
+def test_without_relaxation_it_is_the_pass_of_inference(
+    tiny: Network, pixels: np.ndarray, images: torch.Tensor, name: str, early_exit: bool
+) -> None:
+    point = replace(POINTS[name], early_exit=early_exit, pixels=None)
     with torch.no_grad():
-        tokens = tiny.prefix(images)
-        student = sparse_pass(tiny, tokens, whole, relaxed=False)
-        outcomes = tiny.finish(tokens, whole, tokens.grid)
-    for place, outcome in enumerate(outcomes):
-        assert torch.equal(student.survivors[place], outcome.survivors)
-        torch.testing.assert_close(student.maps[place], outcome.patch_map.flatten(), atol=1e-6, rtol=1e-5)
+        student = sparse_pass(tiny, tiny.encode(images), point, relaxed=False)
+    for i, result in enumerate(tiny.infer(pixels, [point])[name]):
+        np.testing.assert_array_equal(student.entered[i], result.survivors_shallow)
+        np.testing.assert_array_equal(student.survivors[i], result.survivors)
+        np.testing.assert_allclose(student.maps[i].view(tiny.grid).numpy(), result.patch_map, atol=1e-6, rtol=1e-5)
 
 
-def test_a_block_with_everything_present_is_the_plain_block(tiny: KeepAD, images: torch.Tensor) -> None:
+def test_a_presence_of_one_is_the_plain_block(tiny: Network, images: torch.Tensor) -> None:
     with torch.no_grad():
-        tokens = tiny.prefix(images).gather([torch.arange(0, 99, 2), torch.arange(40)])  # a ragged batch
+        tokens = tiny.encode(images).gather([np.arange(0, 99, 2), np.arange(40)])  # a ragged batch
         plain = tiny.backbone.run(tokens, 4, 6)
         present = tiny.backbone.run(tokens, 4, 6, torch.ones(len(tokens.index)))
     torch.testing.assert_close(present.x, plain.x, atol=1e-4, rtol=1e-4)
 
 
-def test_what_is_hardly_present_is_hardly_seen(tiny: KeepAD, images: torch.Tensor) -> None:
+def test_a_presence_near_zero_is_nearly_a_dropped_token(tiny: Network, images: torch.Tensor) -> None:
     with torch.no_grad():
-        tokens = tiny.prefix(images[:1])
+        tokens = tiny.encode(images[:1])
         kept = torch.arange(0, 99, 3)
         presence = torch.full((99,), 1e-9)
         presence[kept] = 1.0
-        faint = tiny.backbone.run(tokens, 4, 4, presence)
-        gone = tiny.backbone.run(tokens.gather([kept]), 4, 4)
-    torch.testing.assert_close(faint.cls(), gone.cls(), atol=2e-3, rtol=2e-3)
-    torch.testing.assert_close(faint.patches()[kept], gone.patches(), atol=2e-3, rtol=2e-3)
+        masked = tiny.backbone.run(tokens, 4, 4, presence)
+        dropped = tiny.backbone.run(tokens.gather([kept.numpy()]), 4, 4)
+    torch.testing.assert_close(masked.cls(), dropped.cls(), atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(masked.patches()[kept], dropped.patches(), atol=2e-3, rtol=2e-3)
 
 
-def test_detection_alone_reaches_both_selectors(tiny: KeepAD, images: torch.Tensor) -> None:
-    tokens = tiny.prefix(images)
-    tiny.requires_grad_(False)
-    for part in (tiny.shallow, tiny.deep):
-        part.requires_grad_(True)
-    tiny.deep.gate.data.fill_(0.5)  # it starts closed, and then likeness to prototypes gets no gradient yet
-    try:
-        student = sparse_pass(tiny, tokens, POINTS["paper70"])
-        (student.maps.mean() + student.cls.mean()).backward()
-        for part in (tiny.shallow, tiny.deep):
-            assert all(value.grad is not None and bool(value.grad.any()) for value in part.parameters())
-        assert all(value.grad is None for value in (*tiny.head.parameters(), *tiny.backbone.parameters()))
-    finally:
-        tiny.zero_grad()
-        tiny.deep.gate.data.zero_()
-        tiny.requires_grad_(True)
-        tiny.backbone.requires_grad_(False)
+@pytest.fixture
+def trainable(tiny: Network) -> Network:
+    """A copy of the network with trainable selectors."""
+    network = copy.deepcopy(tiny).requires_grad_(False)
+    for selector in (network.shallow, network.deep):
+        selector.requires_grad_(True)
+    network.deep.gate.data.fill_(0.5)  # initially 0, where the prototype term has no gradient
+    return network
+
+
+def test_the_detection_loss_reaches_both_selectors(trainable: Network, images: torch.Tensor) -> None:
+    student = sparse_pass(trainable, trainable.encode(images), POINTS["paper70"])
+    cls = torch.stack(list(student.responses.cls.values()))
+    (student.maps.mean() + cls.mean()).backward()
+    for selector in (trainable.shallow, trainable.deep):
+        assert all(value.grad is not None and bool(value.grad.any()) for value in selector.parameters())
+    frozen = (*trainable.head.parameters(), *trainable.backbone.parameters())
+    assert all(value.grad is None for value in frozen)

@@ -1,4 +1,4 @@
-"""keepad cache: what the feature cache holds, and emptying it."""
+"""keepad cache: size of the feature cache, and emptying it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def cache(
         Path | None, typer.Option("--cache", metavar="DIR", help="Another folder of features; yours if left out.")
     ] = None,
 ) -> None:
-    """Say where features for training are kept and how large they are, or drop them."""
+    """Print folder and size of the feature cache, or empty it."""
     from keepad.console import stdout
     from keepad.data.listing import counted
     from keepad.training.feature_cache import clear as drop
@@ -22,8 +22,8 @@ def cache(
 
     folder = folder or features_folder()
     size = drop(folder) if clear else size_of(folder)
-    amount = f"{counted(size.pictures, 'picture')}, {size.bytes / 1e9:.2f} GB"
-    # Whoever reads a path wants to copy it whole.
+    amount = f"{counted(size.images, 'image')}, {size.bytes / 1e9:.2f} GB"
+    # No wrapping, so that the path can be copied.
     stdout.print(
         f"Dropped from {folder}: {amount}" if clear else f"Features in {folder}: {amount}",
         soft_wrap=True,

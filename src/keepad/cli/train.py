@@ -1,10 +1,10 @@
-"""keepad train: make a checkpoint from labelled images, the detector first, then its routers."""
+"""keepad train: a checkpoint from labelled images, the detector first, then its routers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from keepad.data import Sample
+    from keepad.training.results import Trained
 
 app = typer.Typer(help="Train a detector on labelled images of other products.", no_args_is_help=True)
 
@@ -65,43 +66,34 @@ def detector(
 ) -> None:
     """Stage 1: train the dense detector, prototypes on features of a frozen backbone.
 
-    The features are computed once and kept on disk. Can be interrupted: the same command goes on where it stopped.
-    Beside the checkpoint it writes a model card, the losses in numbers, and a picture of them.
+    The features are computed once and kept on disk. Can be interrupted: the same command resumes. Beside the checkpoint
+    it writes a model card, loss curves, and the metrics of every epoch.
     """
     from dataclasses import replace
 
     from keepad.backbone import DEFAULT_BACKBONE
-    from keepad.console import progress
-    from keepad.training.recipe import recipe_named
+    from keepad.training.recipe import RECIPES, recipe_named
 
-    chosen = recipe_named(recipe)
-    if epochs is not None:
-        chosen = replace(chosen, epochs=epochs)
-    wanted = None if classes is None else parts_of(classes)
-    samples = _samples(data, layout, suites, wanted, out)
+    chosen = recipe_named(RECIPES, recipe)
+    samples = _samples(data, layout, suites, classes, out)
     fabric = _fabric(accelerator, devices, precision)
-    from keepad.training.stage1 import Plan, train_detector
+    from keepad.training.plan import DetectorPlan
+    from keepad.training.stage1 import train_detector
 
-    plan = Plan(
+    plan = DetectorPlan(
         samples=samples,
         out=out,
-        recipe=chosen,
+        recipe=replace(chosen, epochs=epochs or chosen.epochs),
         backbone=backbone or DEFAULT_BACKBONE,
         weights=weights,
         image_size=None if image_size is None else (image_size, image_size),
-        classes=wanted or (),
+        classes=parts_of(classes) if classes else (),
         seed=seed,
         cache=cache,
         cache_limit=int(cache_limit * 1e9),
     )
-    tell = _Teller(fabric)
-    try:
-        trained = train_detector(plan, fabric, say=tell, progress=progress)
-    except KeyboardInterrupt:
-        tell("interrupted: the same command goes on where it stopped.")
-        raise typer.Exit(130) from None
-    tell(f"features {trained.seconds['features']:.0f} s, training {trained.seconds['training']:.0f} s")
-    tell(f"{out}: {trained.validation}")
+    trained = _run(train_detector, plan, fabric)
+    _say(fabric, f"{out}: {trained.validation['dense']}")
 
 
 @app.command()
@@ -114,9 +106,11 @@ def routers(
     layout: LayoutOption = None,
     weights: WeightsOption = None,
     shallow: Annotated[
-        int | None, typer.Option("--shallow", min=1, help="The shallow router stands before this block.")
+        int | None, typer.Option("--shallow", min=1, help="The shallow router acts on the tokens entering this block.")
     ] = None,
-    deep: Annotated[int | None, typer.Option("--deep", min=1, help="The deep router stands before this block.")] = None,
+    deep: Annotated[
+        int | None, typer.Option("--deep", min=1, help="The deep router acts on the tokens entering this block.")
+    ] = None,
     recipe: RecipeOption = "keepad",
     without: Annotated[
         list[str] | None, typer.Option("--without", help="Leave a loss out: flops, preserve, teacher or mask.")
@@ -131,63 +125,60 @@ def routers(
 ) -> None:
     """Stage 2: train the selectors of both routers of a detector.
 
-    What enters the shallow router and what the dense detector says is computed once and kept on disk. Can be
-    interrupted: the same command goes on where it stopped. The detector's own prototypes stay as they are.
+    Features and dense responses are computed once and the features kept on disk. Can be interrupted: the same command
+    resumes. The prototypes of the detector stay as they are.
     """
     from dataclasses import replace
 
-    from keepad.console import progress
-    from keepad.training.recipe import router_recipe_named
+    from keepad.training.recipe import ROUTER_RECIPES, recipe_named
 
-    chosen = router_recipe_named(recipe).without(without or ())
-    if epochs is not None:
-        chosen = replace(chosen, epochs=epochs)
-    wanted = None if classes is None else parts_of(classes)
-    samples = _samples(data, layout, suites, wanted, out)
+    chosen = recipe_named(ROUTER_RECIPES, recipe).without(without or ())
+    samples = _samples(data, layout, suites, classes, out)
     fabric = _fabric(accelerator, devices, precision)
-    from keepad.training.stage2 import RouterPlan, train_routers
+    from keepad.training.plan import RouterPlan
+    from keepad.training.stage2 import train_routers
 
     plan = RouterPlan(
         detector=detector,
         samples=samples,
         out=out,
-        recipe=chosen,
+        recipe=replace(chosen, epochs=epochs or chosen.epochs),
         shallow=shallow,
         deep=deep,
         weights=weights,
-        classes=wanted or (),
+        classes=parts_of(classes) if classes else (),
         seed=seed,
         cache=cache,
         cache_limit=int(cache_limit * 1e9),
     )
-    tell = _Teller(fabric)
+    trained = _run(train_routers, plan, fabric)
+    for point, validation in trained.validation.items():
+        _say(fabric, f"{out.name} at {point}: {validation}")
+
+
+def _run(train: Callable[..., Trained], plan: Any, fabric: Fabric) -> Trained:
+    """Train as planned; an interrupt exits with 130, and the same command resumes."""
+    from keepad.console import progress
+
     try:
-        trained = train_routers(plan, fabric, say=tell, progress=progress)
+        trained = train(plan, fabric, say=lambda line: _say(fabric, line), progress=progress)
     except KeyboardInterrupt:
-        tell("interrupted: the same command goes on where it stopped.")
+        _say(fabric, "interrupted: the same command goes on where it stopped.")
         raise typer.Exit(130) from None
-    tell(f"features {trained.seconds['features']:.0f} s, training {trained.seconds['training']:.0f} s")
-    for point, found in trained.after.items():
-        tell(f"{out.name} at {point}: {found}")
+    _say(fabric, f"features {trained.seconds['features']:.0f} s, training {trained.seconds['training']:.0f} s")
+    return trained
 
 
-class _Teller:
-    """Lines for the user, from one of several processes."""
+def _say(fabric: Fabric, line: str) -> None:
+    """Print a line on stderr, from one of the processes."""
+    from keepad.console import stderr
 
-    def __init__(self, fabric: Fabric) -> None:
-        self._fabric = fabric
-
-    def __call__(self, line: str) -> None:
-        from keepad.console import stderr
-
-        if self._fabric.global_rank == 0:
-            stderr.print(line, soft_wrap=True, markup=False, highlight=False)
+    if fabric.global_rank == 0:
+        stderr.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _samples(
-    data: Path, layout: str | None, suites: str | None, classes: Sequence[str] | None, out: Path
-) -> Sequence[Sample]:
-    """Labelled images to learn from; first of all, what would only fail at the end."""
+def _samples(data: Path, layout: str | None, suites: str | None, classes: str | None, out: Path) -> tuple[Sample, ...]:
+    """Labelled images of the source; checks first that the checkpoint can be written."""
     from keepad.data import read_dataset
     from keepad.errors import KeepADError
     from keepad.files import writable_folder
@@ -195,7 +186,9 @@ def _samples(
     if out.suffix != ".safetensors":
         raise KeepADError(f"a checkpoint is a .safetensors file, so --out cannot be {out.name}.")
     dataset = read_dataset(data, layout).select(
-        suites=None if suites is None else parts_of(suites), classes=classes, split="test"
+        suites=None if suites is None else parts_of(suites),
+        classes=None if classes is None else parts_of(classes),
+        split="test",
     )
     writable_folder(out.parent)
     return dataset.samples
@@ -206,7 +199,7 @@ def _fabric(accelerator: str, devices: int, precision: str) -> Fabric:
     from keepad.errors import KeepADError
 
     try:
-        import matplotlib  # noqa: F401  (the picture of the losses comes last, and its absence must show first)
+        import matplotlib  # noqa: F401  (the loss curves are drawn last, but its absence must show first)
         from lightning_fabric import Fabric
     except ImportError as error:
         raise KeepADError("training needs the extra `train`; install it with pip install 'keepad[train]'.") from error

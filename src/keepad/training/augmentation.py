@@ -1,7 +1,6 @@
-"""Collage-and-crop: other views of the labelled images, made of real pixels only.
+"""Collage-and-crop augmentation: views of labelled images made of real pixels only.
 
-A view shows defects at other sizes and among other surroundings than the image it comes from. Nothing is painted: a
-collage puts images of one class side by side, a crop enlarges one cell of an image; mask and label follow the pixels.
+A collage tiles images of one class, a crop enlarges one cell of an image; mask and label follow the pixels.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _SIDES = (2, 3)  # cells along one side of a collage, or of the grid a crop is c
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image at input size with what is known about it.
+class LabelledImage:
+    """An image at input size with its annotation.
 
     Attributes:
         pixels: (H, W, 3) uint8.
-        mask: (H, W) bool, or None where an anomalous image comes without one.
+        mask: (H, W) bool, or None for an anomalous image without one.
         label: 1 if anomalous.
     """
 
@@ -36,66 +35,67 @@ class Picture:
     label: int
 
 
-def read_picture(sample: Sample, size: tuple[int, int]) -> Picture:
-    """A sample as the network sees it; image and mask are squashed to `size` alike."""
+def load_labelled(sample: Sample, size: tuple[int, int]) -> LabelledImage:
+    """A sample with image and mask resized to (height, width)."""
     mask = None if sample.label == 1 and sample.mask is None else load_mask(sample, size).astype(bool)
-    return Picture(to_input(read_image(sample.image), size), mask, sample.label)
+    return LabelledImage(to_input(read_image(sample.image), size), mask, sample.label)
 
 
-def view_of(sample: Sample, mates: Sequence[Sample], number: int, *, size: tuple[int, int], seed: int) -> Picture:
-    """View `number` of a sample: a collage or a crop, each half of the time; the same arguments give the same view.
+def augmented_view(
+    sample: Sample, peers: Sequence[Sample], number: int, *, size: tuple[int, int], seed: int
+) -> LabelledImage:
+    """View `number` of a sample: a collage or a crop, with equal probability; deterministic in its arguments.
 
     Args:
-        sample: The image the view is made from; it must have a mask if it is anomalous.
-        mates: Samples of its class, itself among them or not, all of them with masks if anomalous.
-        number: Which of its views.
+        sample: The base image; needs a mask if it is anomalous.
+        peers: Samples of its class, with masks if anomalous; may include `sample`.
+        number: Index of the view.
         size: Height and width of the view.
         seed: Changes every view.
     """
     rng = np.random.default_rng(_entropy(sample.key, number, seed))
     cells = int(rng.choice(_SIDES))
 
-    def read(one: Sample) -> Picture:
-        return read_picture(one, size)
+    def load(source: Sample) -> LabelledImage:
+        return load_labelled(source, size)
 
     if rng.random() < 0.5:
-        return collage(sample, mates, cells, rng, read)
-    return crop(read(sample), cells, rng)
+        return collage(sample, peers, cells, rng, load)
+    return crop(load(sample), cells, rng)
 
 
 def collage(
-    base: Sample, mates: Sequence[Sample], cells: int, rng: np.random.Generator, read: Callable[[Sample], Picture]
-) -> Picture:
-    """`cells` x `cells` images of one class, the base among them, in any order; all normal if the base is."""
-    allowed = [one for one in mates if base.label == 1 or one.label == 0] or [base]
-    chosen = [base, *(allowed[int(place)] for place in rng.integers(len(allowed), size=cells * cells - 1))]
-    tiles = [read(chosen[int(place)]) for place in rng.permutation(len(chosen))]
+    base: Sample, peers: Sequence[Sample], cells: int, rng: np.random.Generator, load: Callable[[Sample], LabelledImage]
+) -> LabelledImage:
+    """`cells` x `cells` images of one class in random order, the base among them; all normal if the base is."""
+    allowed = [peer for peer in peers if base.label == 1 or peer.label == 0] or [base]
+    chosen = [base, *(allowed[int(i)] for i in rng.integers(len(allowed), size=cells * cells - 1))]
+    tiles = [load(chosen[int(i)]) for i in rng.permutation(len(chosen))]
     height, width = tiles[0].pixels.shape[:2]
     pixels = np.empty((height, width, 3), dtype=np.uint8)
     mask = np.zeros((height, width), dtype=bool)
     for tile, (rows, columns) in zip(tiles, _cells(height, width, cells), strict=True):
         shape = (rows.stop - rows.start, columns.stop - columns.start)
-        pixels[rows, columns] = _resized(tile.pixels, shape)
-        mask[rows, columns] = _resized_mask(_known(tile), shape)
-    # A defect can be too small to be left in a tile; the label says what the pixels show.
-    return Picture(pixels, mask, int(mask.any()))
+        pixels[rows, columns] = _resize(tile.pixels, shape)
+        mask[rows, columns] = _resize_mask(_mask_of(tile), shape)
+    # A small defect can vanish in its tile, so the label comes from the resized mask.
+    return LabelledImage(pixels, mask, int(mask.any()))
 
 
-def crop(picture: Picture, cells: int, rng: np.random.Generator) -> Picture:
-    """One cell of the image at full size; a cell that holds defect if the image has any."""
-    mask = _known(picture)
-    places = _cells(mask.shape[0], mask.shape[1], cells)
-    with_defect = [place for place in places if mask[place].any()]
-    choice = with_defect or places
-    place = choice[int(rng.integers(len(choice)))]
-    enlarged = _resized_mask(mask[place], mask.shape)
-    return Picture(_resized(picture.pixels[place], mask.shape), enlarged, int(enlarged.any()))
+def crop(image: LabelledImage, cells: int, rng: np.random.Generator) -> LabelledImage:
+    """One cell of the image at full size; a cell with defect pixels if the image has any."""
+    mask = _mask_of(image)
+    windows = _cells(mask.shape[0], mask.shape[1], cells)
+    candidates = [window for window in windows if mask[window].any()] or windows
+    window = candidates[int(rng.integers(len(candidates)))]
+    enlarged = _resize_mask(mask[window], mask.shape)
+    return LabelledImage(_resize(image.pixels[window], mask.shape), enlarged, int(enlarged.any()))
 
 
-def _known(picture: Picture) -> Array:
-    if picture.mask is None:
+def _mask_of(image: LabelledImage) -> Array:
+    if image.mask is None:
         raise ValueError("an anomalous image without a mask cannot become part of a view")
-    return picture.mask
+    return image.mask
 
 
 def _cells(height: int, width: int, cells: int) -> list[tuple[slice, slice]]:
@@ -106,12 +106,12 @@ def _cells(height: int, width: int, cells: int) -> list[tuple[slice, slice]]:
     ]
 
 
-def _resized(pixels: Array, shape: tuple[int, int]) -> Array:
+def _resize(pixels: Array, shape: tuple[int, int]) -> Array:
     return to_input(Image.fromarray(np.ascontiguousarray(pixels)), shape)
 
 
-def _resized_mask(mask: Array, shape: tuple[int, int]) -> Array:
-    """A mask squashed or enlarged as its pixels are; a pixel counts where more than half of it is covered."""
+def _resize_mask(mask: Array, shape: tuple[int, ...]) -> Array:
+    """The mask resized like its pixels; a pixel is set where more than half of it is covered."""
     values = Image.fromarray(np.ascontiguousarray(mask).astype(np.uint8) * 255)
     return np.asarray(values.resize((shape[1], shape[0]), Image.Resampling.BICUBIC)) > 127
 

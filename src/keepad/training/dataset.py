@@ -1,39 +1,43 @@
-"""The source: labelled images and their views with cached features, and what can be learned from them."""
+"""The source: labelled images and augmented views with cached features, their annotations, and folds for validation."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from keepad.arrays import Array
+from keepad.console import Progress, Say
 from keepad.data import Sample
 from keepad.errors import KeepADError
 from keepad.metrics import defect_tokens
-from keepad.training.augmentation import Picture, read_picture, view_of
-from keepad.training.feature_cache import FeatureCache, picture_key
+from keepad.training.augmentation import LabelledImage, augmented_view, load_labelled
+from keepad.training.feature_cache import FeatureCache, image_key
+from keepad.training.plan import TrainingPlan
 
-Say = Callable[[str], None]
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
-# Views do not depend on the seed of a training run, so that runs with other seeds share their features.
-_VIEW_SEED = 0
-_HOLD_OUT = 5  # one image in so many is held out where validation is by images
-_FEW_SUITES = 3  # with fewer suites than this, a product is a class
+_VIEW_SEED = 0  # fixed, so that runs with different seeds share the cached views
+_HOLD_OUT = 5  # one image in five is held out where validation is by images
+_FEW_SUITES = 3  # with fewer suites, each class is a product of its own
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A picture to learn from.
+class CachedImage:
+    """Annotation of an image or view whose features are cached.
 
     Attributes:
-        key: Its name in the feature cache.
+        key: Its key in the feature cache.
         label: 1 if anomalous.
-        defect: (N,) bool, patches that the defect touches; None where an anomalous image has no mask.
-        mask: Its pixels' mask, packed to bits; None likewise.
+        defect: (N,) bool, patches that overlap a defect; None for an anomalous image without a mask.
+        mask: (H, W) mask packed to bits; None likewise.
     """
 
     key: str
@@ -43,20 +47,40 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Annotations:
+    """Ground truth of n images.
+
+    Attributes:
+        labels: (n,) 1 if anomalous.
+        defects: (N,) bool for every image, or None where unknown.
+        classes: Suite and class of every image.
+    """
+
+    labels: Array
+    defects: Sequence[Array | None]
+    classes: Sequence[tuple[str, str]]
+
+    def masked(self) -> tuple[list[int], Array]:
+        """Positions of the images whose defects are known, and their (images, N) defect patches."""
+        known = [(i, defect) for i, defect in enumerate(self.defects) if defect is not None]
+        return [i for i, _ in known], np.stack([defect for _, defect in known]) if known else np.empty((0, 0), bool)
+
+
+@dataclass(frozen=True)
 class Source:
-    """All pictures of a training run.
+    """All images of a training run.
 
     Attributes:
         samples: The labelled images.
-        images: Their entries, in the same order.
-        views: Views of each of them; none for an anomalous image without a mask.
-        size: Height and width of the pictures.
-        grid: Rows and columns of their patches.
+        images: Their annotations, in the same order.
+        views: Augmented views of each; none for an anomalous image without a mask.
+        size: Height and width of the network's input.
+        grid: Rows and columns of the patches.
     """
 
     samples: tuple[Sample, ...]
-    images: tuple[Entry, ...]
-    views: tuple[tuple[Entry, ...], ...]
+    images: tuple[CachedImage, ...]
+    views: tuple[tuple[CachedImage, ...], ...]
     size: tuple[int, int]
     grid: tuple[int, int]
 
@@ -65,16 +89,27 @@ class Source:
         """Suite and class of every image."""
         return [(sample.suite, sample.cls) for sample in self.samples]
 
+    @property
+    def digest(self) -> str:
+        """Digest of all keys; equal for equal sources."""
+        return hashlib.sha256("".join(self.keys()).encode()).hexdigest()
+
     def keys(self) -> list[str]:
-        """Names of all pictures."""
-        return [entry.key for entry in self.images] + [view.key for views in self.views for view in views]
+        """Cache keys of all images and views."""
+        return [image.key for image in self.images] + [view.key for views in self.views for view in views]
+
+    def annotations(self, indices: Sequence[int]) -> Annotations:
+        """Ground truth of the images at `indices`."""
+        images = [self.images[i] for i in indices]
+        labels = np.array([image.label for image in images])
+        return Annotations(labels, [image.defect for image in images], [self.classes[i] for i in indices])
 
 
 def check_source(samples: Sequence[Sample], *, say: Say) -> None:
-    """Say what cannot be trained from these samples.
+    """Report what cannot be trained on these samples.
 
     Raises:
-        KeepADError: Nothing can be.
+        KeepADError: Nothing can be trained.
     """
     labels = Counter(sample.label for sample in samples)
     if not samples:
@@ -94,17 +129,46 @@ def check_source(samples: Sequence[Sample], *, say: Say) -> None:
             "the source holds no normal image: the CLS pathway, lambda and the image threshold cannot be trained; "
             "images will be scored by their patches alone."
         )
-    unmasked = sum(sample.label == 1 and sample.mask is None for sample in samples)
+    unmasked = sum(not _annotated(sample) for sample in samples)
     if unmasked:
         say(f"{unmasked} anomalous images have no mask: they train the CLS pathway only.")
     if len({(sample.suite, sample.cls) for sample in samples}) == 1:
         say(
-            "the source holds a single class: what it does to unseen products cannot be validated; validation uses "
-            "held-out images of the same class and flatters."
+            "the source holds a single class: generalisation to unseen products cannot be validated; validation on "
+            "held-out images of the same class is optimistic."
         )
 
 
-def gather(
+def prepare_source(
+    plan: TrainingPlan,
+    cache: FeatureCache,
+    layers: Sequence[int],
+    *,
+    size: tuple[int, int],
+    fabric: Fabric,
+    progress: Progress,
+) -> Source:
+    """The source of a plan with all features cached; the processes divide the work.
+
+    Args:
+        plan: Samples and views.
+        cache: Where features are stored.
+        layers: Blocks whose outputs are cached.
+        size: Height and width of the network's input.
+        fabric: Processes.
+        progress: Shows how far it is.
+    """
+    samples, grid = plan.samples, cache.backbone.grid_of(*size)
+    with progress("source", len(samples)) as advance:
+        source = read_source(samples, views=plan.views, size=size, grid=grid, advance=advance)
+    with progress("features", len(samples)) as advance:
+        share = (fabric.global_rank, fabric.world_size)
+        cache_features(source, cache, layers, share=share, advance=advance)
+    fabric.barrier()
+    return source
+
+
+def read_source(
     samples: Sequence[Sample],
     *,
     views: int,
@@ -112,26 +176,27 @@ def gather(
     grid: tuple[int, int],
     advance: Callable[[int], None] = lambda steps: None,
 ) -> Source:
-    """The source: every image and every view of it read once, for what is known about them.
+    """Keys and annotations of all samples and their views; every image is decoded once.
 
     Args:
         samples: The labelled images.
-        views: Views of each image.
-        size: Height and width of the pictures.
-        grid: Rows and columns of their patches.
+        views: Augmented views per image.
+        size: Height and width of the network's input.
+        grid: Rows and columns of the patches.
         advance: Called with the number of images done.
     """
-    images, others = [], []
-    mates = _mates(samples)
+    images, augmented = [], []
+    peers = _peers(samples)
     for sample in samples:
-        entries = [_entry(_picture(sample, number, mates, size), grid) for number in _numbers(sample, views)]
-        images.append(entries[0])
-        others.append(tuple(entries[1:]))
+        numbers = range(1 + views if _annotated(sample) else 1)
+        first, *others = (_annotation(_labelled(sample, number, peers, size), grid) for number in numbers)
+        images.append(first)
+        augmented.append(tuple(others))
         advance(1)
-    return Source(tuple(samples), tuple(images), tuple(others), size, grid)
+    return Source(tuple(samples), tuple(images), tuple(augmented), size, grid)
 
 
-def fill(
+def cache_features(
     source: Source,
     cache: FeatureCache,
     layers: Sequence[int],
@@ -139,64 +204,60 @@ def fill(
     share: tuple[int, int] = (0, 1),
     advance: Callable[[int], None] = lambda steps: None,
 ) -> None:
-    """Put the features of all pictures into the cache; those that are there already cost nothing.
+    """Compute the missing features of all images and views.
 
     Args:
-        source: The pictures.
-        cache: Where features are kept.
-        layers: Blocks whose outputs are wanted.
-        share: Which part of the images this process takes care of, and of how many.
+        source: The images.
+        cache: Where features are stored.
+        layers: Blocks whose outputs are cached.
+        share: Rank of this process and number of processes that divide the images.
         advance: Called with the number of images done.
     """
     cache.make_room(source.keys(), layers, source.grid)
-    mates = _mates(source.samples)
-    for place, sample in enumerate(source.samples):
-        entries = [source.images[place], *source.views[place]]
-        if place % share[1] == share[0]:
-            for number, entry in enumerate(entries):
-                if cache.missing([entry.key], layers):
-                    picture = _picture(sample, number, mates, source.size)
-                    cache.fill(entry.key, picture.pixels, layers)
-            cache.touch([entry.key for entry in entries])
+    peers = _peers(source.samples)
+    for i, sample in enumerate(source.samples):
+        keys = [image.key for image in (source.images[i], *source.views[i])]
+        if i % share[1] == share[0]:
+            for number, key in enumerate(keys):
+                if cache.missing([key], layers):
+                    cache.add(key, _labelled(sample, number, peers, source.size).pixels, layers)
+            cache.touch(keys)
         advance(1)
 
 
-def _numbers(sample: Sample, views: int) -> range:
-    """Pictures of a sample: 0 is the image itself, the others are views, which need a mask."""
-    return range(1 + views if _known(sample) else 1)
-
-
-def _picture(sample: Sample, number: int, mates: dict[tuple[str, str], list[Sample]], size: tuple[int, int]) -> Picture:
+def _labelled(
+    sample: Sample, number: int, peers: dict[tuple[str, str], list[Sample]], size: tuple[int, int]
+) -> LabelledImage:
+    """The sample itself for 0, else view `number - 1`."""
     if number == 0:
-        return read_picture(sample, size)
-    return view_of(sample, mates[sample.suite, sample.cls], number - 1, size=size, seed=_VIEW_SEED)
+        return load_labelled(sample, size)
+    return augmented_view(sample, peers[sample.suite, sample.cls], number - 1, size=size, seed=_VIEW_SEED)
 
 
-def _mates(samples: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
+def _peers(samples: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
     """Samples of each class that can become part of a view."""
-    found: dict[tuple[str, str], list[Sample]] = {}
-    for sample in filter(_known, samples):
-        found.setdefault((sample.suite, sample.cls), []).append(sample)
-    return found
+    peers: dict[tuple[str, str], list[Sample]] = {}
+    for sample in filter(_annotated, samples):
+        peers.setdefault((sample.suite, sample.cls), []).append(sample)
+    return peers
 
 
-def _known(sample: Sample) -> bool:
+def _annotated(sample: Sample) -> bool:
     return sample.label == 0 or sample.mask is not None
 
 
-def _entry(picture: Picture, grid: tuple[int, int]) -> Entry:
-    key = picture_key(picture.pixels)
-    if picture.mask is None:
-        return Entry(key, picture.label, None, None)
-    defect = defect_tokens(picture.mask, grid).reshape(-1)
-    return Entry(key, picture.label, defect, np.packbits(picture.mask))
+def _annotation(image: LabelledImage, grid: tuple[int, int]) -> CachedImage:
+    key = image_key(image.pixels)
+    if image.mask is None:
+        return CachedImage(key, image.label, None, None)
+    return CachedImage(key, image.label, defect_tokens(image.mask, grid).reshape(-1), np.packbits(image.mask))
 
 
 def folds_of(source: Source, validation: str) -> Tensor:
-    """(n,) which fold holds each image out, counted from 0; -1 where none does.
+    """(n,) fold that holds each image out, counted from 0; -1 for images that are never held out.
 
     Args:
-        source: The pictures.
+        source: The images.
         validation: "images" or "products".
     """
     if validation == "products" and len(set(source.classes)) > 1:
@@ -205,18 +266,18 @@ def folds_of(source: Source, validation: str) -> Tensor:
         names = sorted(set(products))
         return torch.tensor([names.index(product) for product in products])
     folds, seen = [], Counter[tuple[tuple[str, str], int]]()
-    for name, entry in zip(source.classes, source.images, strict=True):
-        seen[name, entry.label] += 1
-        folds.append(0 if seen[name, entry.label] % _HOLD_OUT == 0 else -1)
+    for name, image in zip(source.classes, source.images, strict=True):
+        seen[name, image.label] += 1
+        folds.append(0 if seen[name, image.label] % _HOLD_OUT == 0 else -1)
     return torch.tensor(folds)
 
 
-def masks_of(entries: Sequence[Entry], size: tuple[int, int]) -> Tensor:
-    """(B, H, W) masks at picture size; all zeros where there is none."""
+def masks_of(images: Sequence[CachedImage], size: tuple[int, int]) -> Tensor:
+    """(B, H, W) bool masks at input size; zeros where there is none."""
     empty = np.zeros(size, dtype=bool)
     count = size[0] * size[1]
-    rows = [
-        empty if entry.mask is None else np.unpackbits(entry.mask, count=count).reshape(size).astype(bool)
-        for entry in entries
+    masks = [
+        empty if image.mask is None else np.unpackbits(image.mask, count=count).reshape(size).astype(bool)
+        for image in images
     ]
-    return torch.from_numpy(np.stack(rows))
+    return torch.from_numpy(np.stack(masks))

@@ -1,9 +1,9 @@
-"""Feature cache: block outputs of a frozen backbone on disk, so that only the first epoch pays for it.
+"""Feature cache: block outputs of a frozen backbone on disk, so that only the first epoch computes them.
 
-A picture is known by a digest of its pixels at input size. An augmented view is a picture like any other, a changed
-file is another picture, and two data sets that hold the same image share its features.
+The key of an image is a digest of its pixels at input size: augmented views have keys of their own, and data sets that
+hold the same image share its features.
 
-    <folder>/<backbone>-<digest of its weights>/<first two digits>/<picture>/<layer>.npy
+    <folder>/<backbone>-<digest of its weights>/<first two digits>/<key>/<layer>.npy
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from torch import Tensor
 
 from keepad.arrays import Array
 from keepad.backbone import Backbone
-from keepad.backbone.weights import cache_folder
 from keepad.dissimilarity import NEIGHBOURS, WINDOW, dissimilarity
 from keepad.errors import KeepADError
-from keepad.files import replacing, writable_folder
+from keepad.files import cache_folder, replacing, writable_folder
 
 DEFAULT_LIMIT = 48 * 10**9
 _SPARE = 10**9  # bytes that a cache leaves free on its disk
 
 
 def features_folder() -> Path:
-    """Where features are kept unless another folder is named."""
+    """Default folder of the feature cache."""
     return cache_folder() / "features"
 
 
-def picture_key(pixels: Array) -> str:
-    """The name of a picture: a digest of its shape and pixels."""
+def image_key(pixels: Array) -> str:
+    """Key of an image: a digest of its shape, dtype and pixels."""
     digest = hashlib.blake2b(repr((pixels.shape, pixels.dtype.str)).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).data)
     return digest.hexdigest()
@@ -47,92 +46,93 @@ def picture_key(pixels: Array) -> str:
 
 @dataclass(frozen=True)
 class CacheSize:
-    """What a cache holds."""
+    """Images and bytes in a cache."""
 
-    pictures: int
+    images: int
     bytes: int
 
 
 class FeatureCache:
-    """Block outputs of one backbone by picture and layer: CLS first, then the patches; half precision.
+    """Block outputs of one backbone by image and layer: CLS first, then the patches; half precision.
 
     Args:
         backbone: The frozen backbone.
-        digest: Digest of its weights; features of other weights are other features.
-        folder: Where the caches of all backbones are kept.
-        limit: Bytes that this folder may hold; what was used longest ago makes room.
+        digest: Digest of its weights.
+        folder: Folder shared by the caches of all backbones; the user's own if None.
+        limit: Bytes that this folder may hold; the least recently used images are dropped first.
     """
 
     def __init__(self, backbone: Backbone, digest: str, folder: Path | None = None, limit: int = DEFAULT_LIMIT) -> None:
-        self._backbone = backbone
-        self._whole = folder or features_folder()
-        self._folder = self._whole / f"{backbone.name}-{digest[:12]}"
+        self.backbone, self.digest = backbone, digest
+        self._root = folder or features_folder()
+        self._folder = self._root / f"{backbone.name}-{digest[:12]}"
         self._limit = limit
 
     def load(self, key: str, layers: Sequence[int]) -> Tensor:
-        """(layers, 1 + N, C) half precision block outputs of a picture that `fill` was called for, CLS and patches."""
+        """(layers, 1 + N, C) half-precision block outputs of a cached image, CLS and patches."""
         rows = torch.from_numpy(np.stack([self._read(self._file(key, layer)) for layer in layers]))
-        registers = self._backbone.prefix - 1
+        registers = self.backbone.prefix - 1
         return torch.cat([rows[:, :1], rows[:, 1 + registers :]], dim=1) if registers > 0 else rows
 
     def load_all(self, key: str, layer: int) -> Tensor:
-        """(prefix + N, C) half precision output of a block with all prefix tokens, from which the network can go on."""
+        """(prefix + N, C) half-precision output of a block with all prefix tokens, as input of the next block."""
         rows = torch.from_numpy(self._read(self._file(key, layer)))
-        return rows[1:] if self._backbone.prefix == 0 else rows
+        return rows[1:] if self.backbone.prefix == 0 else rows
 
     def missing(self, keys: Iterable[str], layers: Sequence[int]) -> list[str]:
-        """The keys, each once, whose features are not all there."""
+        """The distinct keys of which any layer is not cached."""
         return [key for key in dict.fromkeys(keys) if not all(self._file(key, layer).is_file() for layer in layers)]
 
     def make_room(self, keys: Iterable[str], layers: Sequence[int], grid: tuple[int, int]) -> None:
-        """Make sure that the features of all `keys` fit together, dropping those of other pictures where need be.
+        """Drop features of other images until those of all `keys` fit.
 
         Raises:
             KeepADError: They do not fit within the limit or on the disk.
         """
-        writable_folder(self._whole)
+        writable_folder(self._root)
         wanted = set(keys)
-        tokens = max(1, self._backbone.prefix) + grid[0] * grid[1]
-        picture = len(layers) * tokens * self._backbone.width * 2
-        total = picture * len(wanted)
+        tokens = max(1, self.backbone.prefix) + grid[0] * grid[1]
+        per_image = len(layers) * tokens * self.backbone.width * 2
+        total = per_image * len(wanted)
         if total > self._limit:
             raise KeepADError(
-                f"the features of {len(wanted)} pictures need {total / 1e9:.1f} GB, more than the cache may hold "
+                f"the features of {len(wanted)} images need {total / 1e9:.1f} GB, more than the cache may hold "
                 f"({self._limit / 1e9:.1f} GB); raise --cache-limit, or take fewer suites or views."
             )
-        new = picture * len(self.missing(wanted, layers))
+        new = per_image * len(self.missing(wanted, layers))
         others = sorted(
-            (path for path in _pictures(self._whole) if path.name not in wanted or path.parents[1] != self._folder),
+            (path for path in _image_folders(self._root) if path.name not in wanted or path.parents[1] != self._folder),
             key=lambda path: path.stat().st_mtime,
         )
-        held = sum(_bytes(path) for path in _pictures(self._whole))
+        held = sum(_bytes(path) for path in _image_folders(self._root))
         while others and held + new > self._limit:
             held -= _bytes(others[0])
             shutil.rmtree(others.pop(0), ignore_errors=True)
-        free = shutil.disk_usage(self._whole).free
+        free = shutil.disk_usage(self._root).free
         if new > free - _SPARE:
             raise KeepADError(
-                f"features need {new / 1e9:.1f} GB more in {self._whole}, but only {free / 1e9:.1f} GB are free there; "
+                f"features need {new / 1e9:.1f} GB more in {self._root}, but only {free / 1e9:.1f} GB are free there; "
                 "make room or name another folder with --cache."
             )
 
     @torch.inference_mode()
-    def fill(self, key: str, pixels: Array, layers: Sequence[int]) -> None:
-        """Compute and keep the features of a picture, (H, W, 3) uint8."""
-        device = next(self._backbone.parameters()).device
+    def add(self, key: str, pixels: Array, layers: Sequence[int]) -> None:
+        """Compute and store the features of an image, (H, W, 3) uint8."""
+        device = next(self.backbone.parameters()).device
         image = torch.from_numpy(pixels).to(device).permute(2, 0, 1)[None].float() / 255
-        tokens, done = self._backbone.embed(image), 0
+        tokens, done = self.backbone.embed(image), 0
         for layer in sorted(layers):
-            tokens, done = self._backbone.run(tokens, done + 1, layer), layer
-            # A backbone without prefix tokens has the mean of its patches in their place.
+            tokens, done = self.backbone.run(tokens, done + 1, layer), layer
+            # Without prefix tokens, the mean of the patches stands in for CLS.
             rows = tokens.x if tokens.prefix else torch.cat([tokens.cls(), tokens.x])
             self._write(self._file(key, layer), rows.half().cpu().numpy())
 
     @torch.inference_mode()
     def dissimilarity(self, key: str, layers: Sequence[int], grid: tuple[int, int]) -> Tensor:
-        """(layers, N) how unlike the rest of its picture each patch is; computed from kept features, and kept."""
+        """(layers, N) dissimilarity of the patches, computed from cached features on first use and stored."""
         rows = []
         for layer in layers:
+            # "unlike" is the file name in existing caches.
             path = self._file(key, layer).with_suffix(f".unlike-{NEIGHBOURS}-{WINDOW}.npy")
             if not path.is_file():
                 patches = self.load(key, [layer])[0, 1:].float()
@@ -142,22 +142,23 @@ class FeatureCache:
         return torch.from_numpy(np.stack(rows))
 
     def touch(self, keys: Iterable[str]) -> None:
-        """Mark pictures as used now, so that they are dropped last."""
+        """Mark images as used now, so that they are dropped last."""
         for key in keys:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(self._file(key, 0).parent)
 
     def _read(self, path: Path) -> Array:
         try:
-            return np.load(path)
-        except Exception as error:  # NumPy's parser agrees on no single exception
+            rows: Array = np.load(path)
+            return rows
+        except Exception as error:  # NumPy raises many types for a damaged file
             raise KeepADError(
                 f"the features in {path.parent} are gone or damaged; remove that folder, and the same command goes on."
             ) from error
 
     def _write(self, path: Path, rows: Array) -> None:
         try:
-            content = io.BytesIO()  # given a file, NumPy can lose the error of a full disk
+            content = io.BytesIO()  # np.save to a file can swallow the error of a full disk
             np.save(content, rows)
             with replacing(path, durable=False) as partial:
                 partial.write_bytes(content.getvalue())
@@ -172,27 +173,27 @@ class FeatureCache:
 
 
 def size_of(folder: Path | None = None) -> CacheSize:
-    """What the caches of all backbones in a folder hold."""
-    pictures = list(_pictures(folder or features_folder()))
-    return CacheSize(len(pictures), sum(map(_bytes, pictures)))
+    """Size of the caches of all backbones in a folder."""
+    images = list(_image_folders(folder or features_folder()))
+    return CacheSize(len(images), sum(map(_bytes, images)))
 
 
 def clear(folder: Path | None = None) -> CacheSize:
-    """Drop the features of all backbones; what was dropped. Files that are no features stay."""
+    """Drop the features of all backbones and return their size; other files stay."""
     dropped = size_of(folder)
-    for picture in list(_pictures(folder or features_folder())):
-        shutil.rmtree(picture)
+    for image in list(_image_folders(folder or features_folder())):
+        shutil.rmtree(image)
     return dropped
 
 
-def _pictures(folder: Path) -> Iterable[Path]:
-    """Folders of single pictures: 32 hexadecimal digits, below the first two of them."""
+def _image_folders(folder: Path) -> Iterable[Path]:
+    """Folders of single images: 32 hexadecimal digits, below the first two of them."""
     return (path for path in folder.glob("*/??/*") if re.fullmatch(r"[0-9a-f]{32}", path.name) and path.is_dir())
 
 
-def _bytes(picture: Path) -> int:
+def _bytes(image: Path) -> int:
     total = 0
-    for file in picture.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another process may just be renaming it
+    for file in image.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process may be renaming it
             total += file.stat().st_size
     return total

@@ -1,7 +1,6 @@
 """A bank of heads that train side by side on the same features: one on the whole source, one without each fold.
 
-Reading features costs far more than multiplying them with a few vectors more, so leaving products out one by one takes
-hardly longer than not doing so, and every image is judged by a head that has never seen its product.
+Loading features dominates the cost, so leave-one-product-out validation takes hardly longer than training one head.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from keepad.head import PrototypeHead
-from keepad.presets import TEMPERATURE, Reading
+from keepad.presets import TEMPERATURE, LogitScale
 
 
 class HeadBank(nn.Module):
-    """Prototypes of several heads; the last one is that of the whole source.
+    """Prototypes of several heads; the last one is trained on the whole source.
 
     Args:
         folds: Heads besides the last.
         layers: Head layers.
         width: Width of the backbone.
-        generator: Draws the first values, the same for all heads.
+        generator: Draws the initial values, which are the same for all heads.
     """
 
     def __init__(self, folds: int, layers: tuple[int, ...], width: int, generator: torch.Generator) -> None:
@@ -43,25 +42,25 @@ class HeadBank(nn.Module):
         Returns:
             (B, layers, N, heads) and (B, layers, heads).
         """
-        return features[:, :, 1:] @ _gaps(self.patch), (features[:, :, :1] @ _gaps(self.cls)).squeeze(2)
+        return features[:, :, 1:] @ _directions(self.patch), (features[:, :, :1] @ _directions(self.cls)).squeeze(2)
 
 
-def responses_of(patch: Tensor, cls: Tensor) -> tuple[Tensor, Tensor]:
-    """Responses at the temperature of training, from a bank's gaps: maps (heads, B, N), CLS (heads, B, layers)."""
+def bank_responses(patch: Tensor, cls: Tensor) -> tuple[Tensor, Tensor]:
+    """Responses at the training temperature from a bank's cosine gaps: maps (heads, B, N), CLS (heads, B, layers)."""
     maps = torch.sigmoid(patch / TEMPERATURE).mean(1)
     return maps.permute(2, 0, 1), torch.sigmoid(cls / TEMPERATURE).permute(2, 0, 1)
 
 
-def head_from(patch: Tensor, cls: Tensor, layers: tuple[int, ...], readings: Sequence[Reading]) -> PrototypeHead:
-    """A head from parameters of a bank, (layer, 2, width) each; of a prototype only the direction counts."""
-    head = PrototypeHead(layers, patch.shape[-1], readings)
+def head_from(patch: Tensor, cls: Tensor, layers: tuple[int, ...], scales: Sequence[LogitScale]) -> PrototypeHead:
+    """A head from prototypes of a bank, (layer, 2, width) each, normalised."""
+    head = PrototypeHead(layers, patch.shape[-1], scales)
     with torch.no_grad():
         head.patch.copy_(F.normalize(patch, dim=-1))
         head.cls.copy_(F.normalize(cls, dim=-1))
     return head
 
 
-def _gaps(prototypes: Tensor) -> Tensor:
-    """(heads, layers, 2, C) -> (layers, C, heads): with unit features, one product is a gap between two cosines."""
+def _directions(prototypes: Tensor) -> Tensor:
+    """(heads, layers, 2, C) -> (layers, C, heads): a product with unit features gives the cosine gap of each pair."""
     normal, anomaly = F.normalize(prototypes, dim=-1).unbind(2)
     return (anomaly - normal).permute(1, 2, 0)

@@ -1,4 +1,4 @@
-"""The record of a training: a model card, a picture of the losses, and both in numbers, beside the checkpoint."""
+"""Model card of a checkpoint, with loss curves and metrics by epoch."""
 
 from __future__ import annotations
 
@@ -6,55 +6,47 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from keepad.checkpoint import CheckpointInfo
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.presets import Calibration
+from keepad.training.results import Epoch, percent
 
 
-class Epoch(Protocol):
-    """What a record needs of an epoch, of either stage."""
-
-    @property
-    def losses(self) -> dict[str, float]: ...
-
-    @property
-    def validation(self) -> Any: ...
-
-
-def write_record(checkpoint: Path, info: CheckpointInfo, epochs: Sequence[Epoch], chosen: int) -> None:
-    """Write `<checkpoint>.md`, `<checkpoint>.png` and `<checkpoint>.json` beside the checkpoint, without its suffix.
+def write_model_card(checkpoint: Path, info: CheckpointInfo, epochs: Sequence[Epoch], chosen: int) -> None:
+    """Write model card (.md), loss curves (.png) and metrics by epoch (.json) beside the checkpoint.
 
     Raises:
         KeepADError: They cannot be written.
     """
-    numbers = {
+    metrics = {
         "kept": chosen + 1,
         "epochs": [{"losses": epoch.losses, "validation": asdict(epoch.validation)} for epoch in epochs],
     }
     try:
         with replacing(checkpoint.with_suffix(".json")) as partial:
-            partial.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+            partial.write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
         with replacing(checkpoint.with_suffix(".md")) as partial:
             partial.write_text(model_card(info, checkpoint), encoding="utf-8")
         with replacing(checkpoint.with_suffix(".png")) as partial:
             draw_losses(epochs, chosen, partial)
     except OSError as error:
-        raise KeepADError(f"the record of the training could not be written beside {checkpoint}: {error}.") from error
+        raise KeepADError(f"the model card could not be written beside {checkpoint}: {error}.") from error
 
 
 def model_card(info: CheckpointInfo, checkpoint: Path) -> str:
-    """What a user of the checkpoint should know, as Markdown."""
+    """The model card of a checkpoint, as Markdown."""
     provenance, calibration = info.provenance, info.calibration
     data = "\n".join(
-        f"| {one['suite']} | {one['classes']} | {one['images']} | {one['anomalous']} | {one['licence']} |"
-        for one in provenance["data"]
+        f"| {row['suite']} | {row['classes']} | {row['images']} | {row['anomalous']} | {row['licence']} |"
+        for row in provenance["data"]
     )
-    unlike = [layer for layer, reading in zip(info.placement.head_layers, info.readings, strict=True) if reading.unlike]
-    if any(reading.entry for reading in info.readings):
-        unlike.insert(0, info.placement.deep - 1)
+    layers = info.placement.head_layers
+    dissimilarity = [layer for layer, scale in zip(layers, info.scales, strict=True) if scale.dissimilarity]
+    if any(scale.entry for scale in info.scales):
+        dissimilarity.insert(0, info.placement.deep - 1)
     validation = provenance["validation"]
     return f"""# {info.name}
 
@@ -65,7 +57,7 @@ def model_card(info: CheckpointInfo, checkpoint: Path) -> str:
 | file | `{checkpoint.name}` |
 | backbone | {info.backbone}, weights {str(info.backbone_digest)[:12]} |
 | input | {info.image_size[0]} x {info.image_size[1]}, mean {_numbers(info.mean)}, deviation {_numbers(info.std)} |
-| head layers | {_numbers(info.placement.head_layers)}; dissimilarity read at {_numbers(unlike) or "none"} |
+| head layers | {_numbers(layers)}; dissimilarity at {_numbers(dissimilarity) or "none"} |
 | routers | before blocks {info.placement.shallow} and {info.placement.deep}; exit after {info.placement.exit} |
 | image score | lambda {calibration.patch_weight:g}, {_top(calibration)} |
 | thresholds | image {_number(calibration.image_threshold)}, pixel {_number(calibration.pixel_threshold)} |
@@ -83,15 +75,15 @@ Made by `{provenance["command"]}`{_routers_command(provenance)} with {_versions(
 
 ## Validation
 
-On source images that the judging head had not seen ({_how(provenance["recipe"]["validation"])}): image AUROC \
-{_percent(validation["image_auroc"])}, patch AUROC {_percent(validation["patch_auroc"])}. Means over the classes of a \
-suite, then over suites. Nothing but the source chose anything.
+On source images held out from the head ({_how(provenance["recipe"]["validation"])}): image AUROC \
+{percent(validation["image_auroc"])}, patch AUROC {percent(validation["patch_auroc"])}. Means over the classes of a \
+suite, then over suites. All choices were made on the source.
 {_routers_table(provenance)}
 ## Limits
 
-Scores of different products are not on one scale: the thresholds come from source images and rank unseen products \
-better than they label them. Set your own with `set_threshold` once you have seen a few good images. Defects that look \
-like ordinary variation of the product, and defects of fewer than a handful of pixels at input size, are missed.
+Scores of different products are not on one scale: the thresholds come from source images, and unseen products are \
+ranked better than labelled. Set your own with `set_threshold` from a few good images. Defects that look like ordinary \
+variation of the product, and defects of a few pixels at input size, are missed.
 """
 
 
@@ -109,7 +101,7 @@ def draw_losses(epochs: Sequence[Epoch], chosen: int, path: Path) -> None:
     for name, field in (("image AUROC", "image_auroc"), ("patch AUROC", "patch_auroc"), ("DTR", "dtr")):
         values = [getattr(epoch.validation, field, None) for epoch in epochs]
         if None not in values:
-            right.plot(numbers, [100 * float(value) for value in values], marker=".", label=name)  # type: ignore[arg-type]
+            right.plot(numbers, [100 * value for value in values if value is not None], marker=".", label=name)
     right.axvline(chosen + 1, color="grey", linewidth=1, linestyle=":", label="kept")
     left.set_title("losses on the source")
     right.set_title("held-out source")
@@ -130,19 +122,19 @@ def _routers_command(provenance: dict[str, Any]) -> str:
 
 
 def _routers_table(provenance: dict[str, Any]) -> str:
-    """What the routers do to the source, by operating point; nothing where they are not trained."""
+    """Validation of the routers by operating point; empty where they are not trained."""
     routers = provenance.get("routers")
     if not routers:
         return ""
     rows = "\n".join(
-        f"| {point} | {_percent(one['image_auroc'])} | {_percent(one['patch_auroc'])} | {_percent(one['dtr'])} | "
-        f"{one['missed']} of {one['anomalous']} | {_percent(one['keep'])} |"
-        for point, one in routers["source"].items()
+        f"| {point} | {percent(row['image_auroc'])} | {percent(row['patch_auroc'])} | {percent(row['dtr'])} | "
+        f"{row['missed']} of {row['anomalous']} | {percent(row['keep'])} |"
+        for point, row in routers["source"].items()
     )
     return f"""
 Routers of recipe {routers["recipe"]["name"]}, seed {routers["seed"]}, epoch {routers["epoch"]}, on the source (or an \
-even part of it; the routers have seen four images in five, the judging head none of that product where validation is \
-by products):
+even part of it; the routers were trained on four images in five, the heads on none of that product where validation \
+is by products):
 
 | point | I-AUROC | patch AUROC | DTR | defects lost | keep |
 |---|---|---|---|---|---|
@@ -155,7 +147,7 @@ def _top(calibration: Calibration) -> str:
 
 
 def _how(validation: str) -> str:
-    return "each product judged by a head trained without it" if validation == "products" else "one image in five"
+    return "each product with a head trained without it" if validation == "products" else "one image in five"
 
 
 def _numbers(values: Sequence[float]) -> str:
@@ -164,7 +156,3 @@ def _numbers(values: Sequence[float]) -> str:
 
 def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
-
-
-def _percent(value: float | None) -> str:
-    return "unknown" if value is None else f"{100 * value:.1f}"

@@ -1,37 +1,40 @@
-"""Recipes: everything that decides how a detector and its routers are trained, as frozen dataclasses."""
+"""Recipes: hyperparameters of both training stages, as frozen dataclasses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from keepad.errors import KeepADError
 from keepad.presets import Placement
 
+Recipe = TypeVar("Recipe", "DetectorRecipe", "RouterRecipe")
+
 
 @dataclass(frozen=True)
 class DetectorRecipe:
-    """How the dense detector is trained.
+    """Hyperparameters of the dense detector.
 
     Attributes:
-        name: What users call it.
+        name: Name of the recipe.
         head: Blocks that feed the head, as 24ths of the depth.
         epochs: Passes over the source; validation may choose an earlier one.
-        batch: Images in a step.
-        rate: Learning rate of AdamW at its start; it falls along a cosine.
+        batch: Images per step.
+        rate: Initial learning rate of AdamW; cosine schedule.
         decay: Weight decay.
-        augmented: Share of the samples that are replaced by one of their views.
-        views: Views of each image that are cached.
-        mask_loss: Compare maps and masks at mask size instead of on the patch grid.
-        validation: "images" holds every fifth image of each class out; "products" trains one head for each product
-            (suite, or class where there are few suites) without it and asks that head about it.
-        level: Give every layer the same spread of evidence instead of one temperature.
-        unlike: Weight of dissimilarity beside the prototypes, both in units of their spread on source; 0 is without.
-        entry: The same for dissimilarity where the tokens enter the deep router.
-        centre: Evidence above the source's mean that becomes a response of one half, in units of spread.
+        augmented: Share of the samples that are replaced by an augmented view.
+        views: Cached views per image.
+        pixel_loss: Compute focal and Dice at mask size instead of on the patch grid.
+        validation: "images" holds every fifth image of each class out; "products" trains one head without each product
+            (suite, or class where there are few suites) and validates that head on it.
+        level: Scale the logits of every layer to the same spread instead of using one temperature.
+        dissimilarity: Weight of a layer's dissimilarity beside its prototypes, in units of spread on source; 0 is none.
+        entry: The same for the dissimilarity of the tokens that enter the deep router.
+        centre: Logit above the source mean that maps to a response of 0.5, in units of spread.
         smoothing: Sigma of a Gaussian on the patch map, in patches.
-        top_fraction: Share of the tokens whose responses make the patch evidence of an image.
-        top_of: Of which tokens: "survivors" or the whole "grid".
+        top_fraction: Share of the tokens whose responses form the patch score of an image.
+        top_of: The tokens that share refers to: "survivors" or the whole "grid".
     """
 
     name: str
@@ -42,10 +45,10 @@ class DetectorRecipe:
     decay: float = 0.01
     augmented: float = 0.5
     views: int = 1
-    mask_loss: bool = True
+    pixel_loss: bool = True
     validation: str = "images"
     level: bool = False
-    unlike: float = 0.0
+    dissimilarity: float = 0.0
     entry: float = 0.0
     centre: float = 0.0
     smoothing: float = 0.0
@@ -53,12 +56,12 @@ class DetectorRecipe:
     top_of: str = "survivors"
 
     def layers(self, depth: int) -> tuple[int, ...]:
-        """Blocks whose outputs are needed: those of the head, and the one before the deep router if it is looked at."""
-        place = self.placement(depth)
-        return (place.deep - 1, *place.head_layers) if self.entry else place.head_layers
+        """Blocks whose outputs are cached: the head layers, and the block before the deep router for `entry`."""
+        placement = self.placement(depth)
+        return (placement.deep - 1, *placement.head_layers) if self.entry else placement.head_layers
 
     def placement(self, depth: int) -> Placement:
-        """Where routers, head and exit sit in a backbone of `depth` blocks."""
+        """Layers of routers, head and exit in a backbone of `depth` blocks."""
         return Placement.for_depth(depth, head=self.head)
 
 
@@ -70,10 +73,10 @@ RECIPES: dict[str, DetectorRecipe] = {
         epochs=3,
         augmented=0.0,
         views=0,
-        mask_loss=False,
+        pixel_loss=False,
         validation="products",
         level=True,
-        unlike=0.5,
+        dissimilarity=0.5,
         entry=0.5,
         centre=4.0,
         smoothing=1.0,
@@ -81,32 +84,24 @@ RECIPES: dict[str, DetectorRecipe] = {
         top_of="grid",
     ),
 }
-DEFAULT_RECIPE = "keepad"
-
-
-def recipe_named(name: str) -> DetectorRecipe:
-    """The recipe of that name, or a KeepADError."""
-    if name not in RECIPES:
-        raise KeepADError(f"there is no recipe called {name!r}; choose one of {', '.join(RECIPES)}.")
-    return RECIPES[name]
 
 
 @dataclass(frozen=True)
 class RouterRecipe:
-    """How the selectors of both routers are trained.
+    """Hyperparameters of the selectors of both routers.
 
     Attributes:
-        name: What users call it.
+        name: Name of the recipe.
         epochs: Passes over the source; validation may choose an earlier one.
-        batch: Images in a step.
-        rate: Learning rate of AdamW.
+        batch: Images per step.
+        rate: Initial learning rate of AdamW; cosine schedule.
         decay: Weight decay.
-        cues: Add dissimilarity to the scores of both routers, by learned weights.
-        start: First values of the selectors: "drawn" from the seed, or "unlike" the mean of the image.
-        point: Operating point whose routers run in training and validation.
+        cues: Add dissimilarity to the scores of both routers, with learned weights.
+        start: Initial selectors: "drawn" from the seed, or "dissimilar", preferring tokens far from the image's mean.
+        point: Operating point of training and validation.
         rescue: Tokens that the shallow router keeps beyond coverage in training; the point's own number if None.
-        grades: How much a deviation of the shallow score, and of the risk, moves a recovered response, in logits.
-        losses: Weight of each loss beside that of detection.
+        grades: Change of a recovered response, in logits, per deviation of the shallow score and of the risk.
+        losses: Weight of each loss beside detection.
         points: Operating points that lambda and gate are fitted for; the second one sets the thresholds.
     """
 
@@ -124,12 +119,12 @@ class RouterRecipe:
     points: tuple[str, ...] = ("paper30", "paper50", "paper70")
 
     def without(self, names: Sequence[str]) -> RouterRecipe:
-        """The same without some of its losses, or a KeepADError."""
+        """The recipe without the named losses, or a KeepADError."""
         known = [name for name, _ in self.losses]
         for name in names:
             if name not in known:
                 raise KeepADError(f"there is no loss called {name!r} to leave out; choose from {', '.join(known)}.")
-        return replace(self, losses=tuple(one for one in self.losses if one[0] not in names))
+        return replace(self, losses=tuple((name, weight) for name, weight in self.losses if name not in names))
 
 
 ROUTER_RECIPES: dict[str, RouterRecipe] = {
@@ -139,7 +134,7 @@ ROUTER_RECIPES: dict[str, RouterRecipe] = {
         epochs=1,
         rate=3e-4,
         cues=True,
-        start="unlike",
+        start="dissimilar",
         point="prune70",
         rescue=None,
         grades=(0.25, 1.0),
@@ -148,8 +143,8 @@ ROUTER_RECIPES: dict[str, RouterRecipe] = {
 }
 
 
-def router_recipe_named(name: str) -> RouterRecipe:
-    """The recipe of that name, or a KeepADError."""
-    if name not in ROUTER_RECIPES:
-        raise KeepADError(f"there is no recipe called {name!r}; choose one of {', '.join(ROUTER_RECIPES)}.")
-    return ROUTER_RECIPES[name]
+def recipe_named(recipes: Mapping[str, Recipe], name: str) -> Recipe:
+    """The recipe of that name among RECIPES or ROUTER_RECIPES, or a KeepADError."""
+    if name not in recipes:
+        raise KeepADError(f"there is no recipe called {name!r}; choose one of {', '.join(recipes)}.")
+    return recipes[name]

@@ -1,8 +1,4 @@
-"""Relaxation: how present a token is while selectors learn, so that a hard choice lets gradients through.
-
-A gather has no gradient. Beside every hard choice stands a relaxed one in (0, 1] that would have made it; it lives only
-in training.
-"""
+"""Relaxation: soft masks in (0, 1] beside the hard choices of the routers, so that gradients reach the selectors."""
 
 from __future__ import annotations
 
@@ -11,29 +7,32 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from keepad.arrays import Array
 from keepad.presets import DeepBudget
-from keepad.routing import block_ids, choose_blocks
+from keepad.routing import Grid, block_ids, choose_blocks, relabel
 
 _EPS = 1e-6
+_SHALLOW_TEMPERATURE = 0.20
+_DEEP_TEMPERATURE = 0.12
 
 
 @dataclass(frozen=True)
 class BlockValues:
-    """Sums over blocks: which block each token belongs to, and how many there are.
+    """Reductions over the tokens of each non-empty block.
 
     Attributes:
-        member: (n,) number of each token's block, counted over the blocks that are not empty.
-        count: Blocks.
+        member: (n,) number of each token's block, counted over the non-empty ones.
+        count: Non-empty blocks.
     """
 
     member: Tensor
     count: int
 
     @staticmethod
-    def of(index: Tensor, grid: tuple[int, int], size: int) -> BlockValues:
-        """Blocks of size x size cells that the tokens at `index` lie in."""
-        names, member = block_ids(index, grid, size).unique(return_inverse=True)
-        return BlockValues(member, len(names))
+    def of(cells: Array, grid: Grid, size: int, device: torch.device | None = None) -> BlockValues:
+        """Blocks of size x size cells that hold the tokens at `cells`, (n,) grid indices."""
+        blocks, member = relabel(block_ids(cells, grid, size))
+        return BlockValues(torch.from_numpy(member).to(device), len(blocks))
 
     def sum(self, values: Tensor) -> Tensor:
         """(n,) -> (count,)"""
@@ -54,51 +53,44 @@ class BlockValues:
         return power / self.sum(power)[self.member]
 
 
-def shallow_presence(
-    scores: Tensor, index: Tensor, keep: Tensor, blocks: BlockValues, *, temperature: float = 0.20
-) -> Tensor:
-    """(n,) relaxed choice of the shallow router: each block shares one place by softmax, what was rescued is whole.
+def shallow_presence(scores: Tensor, keep: Array, blocks: BlockValues) -> Tensor:
+    """(n,) relaxed choice of the shallow router: softmax of the scores in each block, 1 for rescued tokens.
 
     Args:
-        scores: (n,) visual scores.
-        index: (n,) places on the grid, ascending.
-        keep: Positions that the router kept.
+        scores: (n,) visual scores, in ascending grid order.
+        keep: (k,) positions of the tokens that stay.
         blocks: Coverage blocks of the tokens.
-        temperature: Of the softmax.
     """
-    shared = blocks.softmax(scores / temperature)
+    soft = blocks.softmax(scores / _SHALLOW_TEMPERATURE)
     kept = torch.zeros_like(scores, dtype=torch.bool)
-    kept[keep] = True
-    # The winner of a block is its best token, and of equals the one with the lowest index.
+    kept[torch.from_numpy(keep).to(scores.device)] = True
+    # A block's coverage winner is its best token; ties go to the lowest index, as in keep_shallow.
     best = scores == blocks.max(scores.detach())[blocks.member]
-    first = torch.full((blocks.count,), len(index), device=index.device)
-    place = torch.arange(len(index), device=index.device)
-    first = first.scatter_reduce(0, blocks.member[best], place[best], "amin")
-    winner = first[blocks.member] == place
-    return torch.where(kept & ~winner, 1.0, shared)
+    position = torch.arange(len(scores), device=scores.device)
+    first = torch.full((blocks.count,), len(scores), device=scores.device)
+    first = first.scatter_reduce(0, blocks.member[best], position[best], "amin")
+    winner = first[blocks.member] == position
+    return torch.where(kept & ~winner, 1.0, soft)
 
 
-def deep_presence(
-    risk: Tensor, index: Tensor, grid: tuple[int, int], budget: DeepBudget, target: int, *, temperature: float = 0.12
-) -> Tensor:
-    """(n,) relaxed choice of the deep router: where a block's standardised risk stands to the cut.
+def deep_presence(risk: Tensor, cells: Array, grid: Grid, budget: DeepBudget, target: int) -> Tensor:
+    """(n,) relaxed choice of the deep router: sigmoid of the distance of a block's standardised risk to the cut.
 
-    The cut lies half-way between the last block that stays and the first that goes.
+    The cut lies half-way between the last kept and the first dropped block.
 
     Args:
         risk: (n,) fused risk of the live tokens.
-        index: (n,) places on the grid.
+        cells: (n,) their grid indices.
         grid: Rows and columns of the grid.
-        budget: Of the deep router.
-        target: Tokens that the image deserves.
-        temperature: Of the sigmoid.
+        budget: Budget of the deep router.
+        target: Tokens to keep.
     """
-    blocks = BlockValues.of(index, grid, budget.block)
+    blocks = BlockValues.of(cells, grid, budget.block, risk.device)
     mean = blocks.mean(risk)
     standard = (mean - mean.mean()) / (mean.std(correction=0) + _EPS)
-    _, stays = choose_blocks(risk.detach(), block_ids(index, grid, budget.block), target)
-    kept = blocks.max(stays.to(risk.dtype)) > 0
+    _, mask = choose_blocks(risk.detach().cpu().numpy(), block_ids(cells, grid, budget.block), target)
+    kept = blocks.max(torch.from_numpy(mask).to(risk)) > 0
     lowest = standard[kept].min()
-    highest = standard[~kept].max() if not bool(kept.all()) else lowest - 2  # nothing goes: the cut lies well below
+    highest = standard[~kept].max() if not bool(kept.all()) else lowest - 2  # no block is dropped
     cut = (lowest + highest).detach() / 2
-    return torch.sigmoid((standard - cut) / temperature)[blocks.member]
+    return torch.sigmoid((standard - cut) / _DEEP_TEMPERATURE)[blocks.member]

@@ -1,4 +1,4 @@
-"""Selectors that make sense before they are trained, so that a detector can be pruned as soon as it exists."""
+"""Initial selectors that rank tokens sensibly before any training."""
 
 from __future__ import annotations
 
@@ -10,64 +10,64 @@ from torch import Tensor
 
 from keepad.data import Sample
 from keepad.images import read_image, to_input
-from keepad.network import KeepAD
-from keepad.routing import VisualScore, selector_width
+from keepad.network import Network
+from keepad.routing.selectors import VisualScore, selector_width
 
-_IMAGES = 24  # enough to know how far a score spreads
-_SHALLOW_SPREAD = 0.5  # deviation of the visual score within an image; two and a half times the softmax's temperature
+_IMAGES = 24  # enough to estimate the spread of a score
+_SHALLOW_SPREAD = 0.5  # deviation of the visual score within an image: 2.5 temperatures of the relaxation
 
 
 @torch.no_grad()
-def set_up_selectors(model: KeepAD, samples: Sequence[Sample], *, seed: int) -> None:
-    """Make the selectors prefer tokens unlike the image's mean and, in the deep router, like the anomaly prototype.
+def init_selectors(network: Network, samples: Sequence[Sample], *, seed: int) -> None:
+    """Make the selectors prefer tokens far from the image's mean and, in the deep router, near the anomaly prototype.
 
-    Both projections are the same random orthonormal frame, so a query times a key is a plain inner product within it;
-    a minus sign turns likeness to the mean into dissimilarity. The frame of the deep router holds the direction between
-    its two prototypes, and its scale makes one deviation of that likeness on source tokens two units of alpha. Where a
-    selector has the cue of dissimilarity, it weighs as much as the visual score of the shallow router, or a third of a
-    unit of risk in the deep one.
+    Query and key of the visual scores are one random orthonormal projection with opposite signs, so that the score is
+    the negative inner product with the mean token. The projection of the deep router contains the direction between its
+    prototypes, scaled so that one deviation on source tokens is two units of alpha's logit. Where a selector has the
+    dissimilarity cue, it weighs as much as the shallow visual score, or 0.3 units of risk.
 
     Args:
-        model: The detector.
-        samples: Source images, of which some tell how far scores spread.
-        seed: Draws the frames.
+        network: The network.
+        samples: Source images, some of which set the scale of the scores.
+        seed: Draws the projections.
     """
-    width, device = model.backbone.width, model.device
+    width, device, deep = network.backbone.width, network.device, network.deep
     generator = torch.Generator().manual_seed(seed)
-    frame = _orthonormal(torch.randn(selector_width(width), width, generator=generator)).to(device)
-    for visual in (model.shallow, model.deep.visual):
-        visual.key.weight.copy_(frame)
-        visual.query.weight.copy_(-frame)
+    projection = _orthonormal(torch.randn(selector_width(width), width, generator=generator)).to(device)
+    for visual in (network.shallow, deep.visual):
+        visual.key.weight.copy_(projection)
+        visual.query.weight.copy_(-projection)
 
-    normal, anomaly = F.normalize(model.head.patch[0], dim=-1)
+    normal, anomaly = F.normalize(network.head.patch[0], dim=-1)
     direction = anomaly - normal
-    # Prototypes live behind the final norm, tokens before it.
-    gain = model.backbone.norm_gain()
+    gain = network.backbone.norm_gain()  # prototypes live behind the final norm, tokens before it
     rows = torch.randn(selector_width(width), width, generator=generator).to(device)
     rows[0] = direction
-    deep_frame = _orthonormal(rows)
-    model.deep.key.weight.copy_(deep_frame)
-    model.deep.query.weight.copy_(deep_frame * gain)
+    projection = _orthonormal(rows)
+    deep.key.weight.copy_(projection)
+    deep.query.weight.copy_(projection * gain)
 
-    like, spread, shallow = [], [], []
+    spreads = []
     for sample in samples[:: max(1, len(samples) // _IMAGES)]:
-        pixels = torch.from_numpy(to_input(read_image(sample.image), model.image_size)).to(device)
-        tokens = model.prefix(pixels.permute(2, 0, 1)[None].float() / 255)
-        shallow.append(VisualScore.forward(model.shallow, tokens.patches()).std())
-        tokens = model.backbone.run(tokens, model.placement.shallow, model.placement.deep - 1)
-        like.append((tokens.patches() @ (gain * direction) * model.deep.scale).std())
-        spread.append(model.deep.visual(tokens.patches()).std())
-    model.deep.query.weight.mul_(2 / torch.stack(like).mean())
-    model.deep.visual.query.weight.mul_(0.1 / torch.stack(spread).mean())
-    model.deep.gate.fill_(1.0)
-    model.shallow.query.weight.mul_(_SHALLOW_SPREAD / torch.stack(shallow).mean())
-    if model.shallow.unlike is not None:
-        model.shallow.unlike.fill_(_SHALLOW_SPREAD)
-    if model.deep.unlike is not None:
-        model.deep.unlike.fill_(0.3)
+        pixels = torch.from_numpy(to_input(read_image(sample.image), network.image_size)).to(device)
+        early = network.encode(pixels.permute(2, 0, 1)[None].float() / 255)
+        patches = network.middle(early).patches()
+        affinity = patches @ (gain * direction) * deep.scale
+        scores = VisualScore.forward(network.shallow, early.patches()), affinity, deep.visual(patches)
+        spreads.append(torch.stack([score.std() for score in scores]))
+    shallow_spread, affinity_spread, visual_spread = torch.stack(spreads).mean(0)
+    network.shallow.query.weight.mul_(_SHALLOW_SPREAD / shallow_spread)
+    deep.query.weight.mul_(2 / affinity_spread)
+    deep.visual.query.weight.mul_(0.1 / visual_spread)
+    deep.gate.fill_(1.0)
+    if network.shallow.dissimilarity is not None:
+        network.shallow.dissimilarity.fill_(_SHALLOW_SPREAD)
+    if deep.dissimilarity is not None:
+        deep.dissimilarity.fill_(0.3)
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
-    """The first row's direction first, then the rest made perpendicular."""
+    """Orthonormal rows that span the same space, the first with the direction of the first."""
     q, r = torch.linalg.qr(rows.T)
-    return (q * r.diagonal().sign()).T.contiguous()
+    signed: Tensor = q * r.diagonal().sign()
+    return signed.T.contiguous()

@@ -1,4 +1,4 @@
-"""Student: the pruned pass as training sees it - hard gathers as at inference, and presences that carry gradients."""
+"""The pruned pass of training: the steps of inference with hard gathers, plus soft masks that carry gradients."""
 
 from __future__ import annotations
 
@@ -8,97 +8,86 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from keepad.network import Evidence, KeepAD
+from keepad.arrays import Array
+from keepad.network import Network, Responses
 from keepad.presets import OperatingPoint
-from keepad.recovery import Known, recover
-from keepad.routing import DeepChoice, keep_deep, keep_shallow, standardised
+from keepad.recovery import RouterScores, recover
+from keepad.routing import Grid, keep_deep, keep_shallow, standardise
 from keepad.tokens import Tokens
 from keepad.training.relaxation import BlockValues, deep_presence, shallow_presence
 
 
 @dataclass(frozen=True)
 class SparsePass:
-    """What a pruned pass over a batch leaves for the losses, one entry an image.
+    """Outputs of a pruned pass over a batch; sequences have one item per image.
 
     Attributes:
         maps: (B, N) recovered responses, mean over the head layers.
-        cls: (B, layers) responses of the CLS tokens.
-        shallow: (N,) presences after the shallow router, of all tokens that entered it.
-        deep: (n,) presences after the deep router, of all tokens that entered it.
+        responses: Responses of the survivors and of the CLS tokens, by layer.
+        shallow: (N,) presences of the tokens that entered the shallow router.
+        deep: (n,) presences of the tokens that entered the deep router.
         entered: (n,) grid indices of the tokens that entered the deep router.
-        survivors: Grid indices of those that left it.
+        survivors: (k,) grid indices of the tokens that left it.
+        grid: Rows and columns.
     """
 
     maps: Tensor
-    cls: Tensor
+    responses: Responses
     shallow: Sequence[Tensor]
     deep: Sequence[Tensor]
-    entered: Sequence[Tensor]
-    survivors: Sequence[Tensor]
+    entered: Sequence[Array]
+    survivors: Sequence[Array]
+    grid: Grid
 
 
-def sparse_pass(model: KeepAD, tokens: Tokens, point: OperatingPoint, *, relaxed: bool = True) -> SparsePass:
-    """A pruned pass from the tokens that enter the shallow router, through all head layers.
+def sparse_pass(network: Network, tokens: Tokens, point: OperatingPoint, *, relaxed: bool = True) -> SparsePass:
+    """A pruned pass from the tokens that enter the shallow router.
 
     Args:
-        model: The detector; only its selectors get gradients.
-        tokens: Whole images.
-        point: What the routers may keep; both of them must run.
-        relaxed: Let presences act. Without them the pass is that of inference.
+        network: The network; only its selectors get gradients.
+        tokens: Tokens of whole images, one per cell.
+        point: Operating point; both routers must run.
+        relaxed: Apply the soft masks; without them the pass is that of inference.
     """
     assert point.shallow is not None
     assert point.deep is not None
-    place, grid = model.placement, tokens.grid
+    grid, shallow_budget, deep_budget = tokens.grid, point.shallow, point.deep
 
-    shallow, kept, all_scores = [], [], []
-    for x, index in _images(tokens):
-        scores = model.shallow(x, index, grid)
-        chosen = keep_shallow(scores.detach(), index, grid, point.shallow)
-        blocks = BlockValues.of(index, grid, point.shallow.block)
-        shallow.append(shallow_presence(scores, index, chosen, blocks))
-        kept.append(chosen)
-        all_scores.append(standardised(scores))
-    tokens = tokens.gather(kept)
-    presence = torch.cat([values[chosen] for values, chosen in zip(shallow, kept, strict=True)])
-    tokens = model.backbone.run(tokens, place.shallow, place.deep - 1, presence if relaxed else None)
+    scores, cells = network.shallow_scores(tokens), tokens.indices()
+    keep = [keep_shallow(_array(s), c, grid, shallow_budget) for s, c in zip(scores, cells, strict=True)]
+    shallow = [
+        shallow_presence(s, k, BlockValues.of(c, grid, shallow_budget.block, s.device))
+        for s, k, c in zip(scores, keep, cells, strict=True)
+    ]
+    presence = _take(shallow, keep)
+    tokens = network.middle(tokens.gather(keep), torch.cat(presence) if relaxed else None)
 
-    entered, deep, risks, choices = tokens.per_image(tokens.index), [], [], list[DeepChoice]()
-    entry = model.dissimilarity(tokens) if model.reads_entry(point) else None
-    for (x, index), unlike in zip(_images(tokens), _parts(tokens, entry), strict=True):
-        risk = model.risk(x, unlike)
-        choice = keep_deep(risk.detach(), index, grid, point.deep)
-        deep.append(deep_presence(risk, index, grid, point.deep, choice.target))
-        choices.append(choice)
-        risks.append(standardised(risk))
+    risks, entered = network.risks(tokens), tokens.indices()
+    choices = [keep_deep(_array(r), c, grid, deep_budget) for r, c in zip(risks, entered, strict=True)]
+    deep = [
+        deep_presence(r, c, grid, deep_budget, choice.target)
+        for r, c, choice in zip(risks, entered, choices, strict=True)
+    ]
     keep = [choice.keep for choice in choices]
-    if entry is not None:
-        entry = torch.cat([values[k] for values, k in zip(tokens.per_image(entry), keep, strict=True)])
-    stays = torch.cat([values[k] for values, k in zip(deep, keep, strict=True)])
-    presence = torch.cat([values[k] for values, k in zip(tokens.per_image(presence), keep, strict=True)]) * stays
+    stays = _take(deep, keep)
+    presence = [before * now for before, now in zip(_take(presence, keep), stays, strict=True)]
     tokens = tokens.gather(keep)
+    last = network.placement.exit if point.early_exit else None
+    responses = network.respond(tokens, last, torch.cat(presence) if relaxed else None)
 
-    evidence, done = Evidence(entry), place.deep - 1
-    for layer in place.head_layers:
-        tokens = model.backbone.run(tokens, done + 1, layer, presence if relaxed else None)
-        model.read(layer, tokens, evidence)
-        done = layer
-    survivors = tokens.per_image(tokens.index)
-    weights = tokens.per_image(stays if relaxed else torch.ones_like(stays))
-    maps = []
-    for image, index in enumerate(survivors):
-        responses = torch.stack([parts[image] for parts in evidence.responses.values()]).mean(0)
-        known = Known(all_scores[image], entered[image], risks[image])
-        grades = model.calibration.grades
-        present = responses * weights[image]
-        maps.append(recover(present, index, grid, mode=point.recovery, known=known, grades=grades).flatten())
-    cls = torch.stack(list(evidence.cls.values()), dim=1)
-    return SparsePass(torch.stack(maps), cls, shallow, deep, entered, survivors)
+    survivors, maps = tokens.indices(), []
+    for i, own in enumerate(zip(*responses.patch.values(), strict=True)):
+        values = torch.stack(own).mean(0) * (stays[i] if relaxed else 1)
+        known = RouterScores(standardise(scores[i]), entered[i], standardise(risks[i]))
+        grades = network.calibration.grades
+        maps.append(recover(values, survivors[i], grid, mode=point.recovery, scores=known, grades=grades).flatten())
+    return SparsePass(torch.stack(maps), responses, shallow, deep, entered, survivors, grid)
 
 
-def _images(tokens: Tokens) -> zip[tuple[Tensor, Tensor]]:
-    """Patches of each image and where they lie."""
-    return zip(tokens.per_image(tokens.patches()), tokens.per_image(tokens.index), strict=True)
+def _take(values: Sequence[Tensor], keep: Sequence[Array]) -> list[Tensor]:
+    return [part[torch.from_numpy(kept).to(part.device)] for part, kept in zip(values, keep, strict=True)]
 
 
-def _parts(tokens: Tokens, values: Tensor | None) -> Sequence[Tensor | None]:
-    return [None] * tokens.images if values is None else tokens.per_image(values)
+def _array(values: Tensor) -> Array:
+    array: Array = values.detach().float().cpu().numpy()
+    return array

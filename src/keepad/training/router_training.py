@@ -1,0 +1,185 @@
+"""Training of the routers' selectors through hard-pruned passes: losses, validation and calibration of stage 2."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from keepad.console import Progress, Say
+from keepad.errors import KeepADError
+from keepad.head import PrototypeHead
+from keepad.network import Network
+from keepad.presets import OperatingPoint, operating_point
+from keepad.tokens import Tokens
+from keepad.training.calibration import calibrate
+from keepad.training.dataset import CachedImage, Source, folds_of
+from keepad.training.epochs import EpochLoop, RunOptions
+from keepad.training.feature_cache import FeatureCache
+from keepad.training.losses import dice, focal, label_cross_entropy, mask_loss, preserve_loss, teacher_loss
+from keepad.training.plan import RouterPlan
+from keepad.training.recipe import RouterRecipe
+from keepad.training.relaxation import BlockValues
+from keepad.training.results import RouterValidation, Validation
+from keepad.training.student import SparsePass, sparse_pass
+from keepad.training.validation import ValidationSet, run_points
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+_CLIP = 1.0  # largest gradient norm of a step
+_CALIBRATED = 800  # source images that suffice to fit a handful of numbers
+_MARGIN = 0.01  # AUROC by which another lambda must beat the dense detector's, which dense passes use too
+
+
+class RouterLosses(nn.Module):
+    """Losses of the selectors.
+
+    Args:
+        network: The network; everything but its selectors is frozen.
+        recipe: Weights of the losses.
+        point: Operating point of training.
+    """
+
+    def __init__(self, network: Network, recipe: RouterRecipe, point: OperatingPoint) -> None:
+        super().__init__()
+        self.network, self._weights, self._point = network, dict(recipe.losses), point
+
+    def forward(self, tokens: Tokens, images: Sequence[CachedImage], teacher: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Each loss, weighted, mean over the images that have it.
+
+        Args:
+            tokens: Tokens that enter the shallow router.
+            images: Annotations of the batch.
+            teacher: (N,) dense responses of each image.
+        """
+        student = sparse_pass(self.network, tokens, self._point)
+        device = student.maps.device
+        losses: dict[str, list[Tensor]] = {name: [] for name in ("detection", *self._weights)}
+        for i, image in enumerate(images):
+            defect = None if image.defect is None else torch.from_numpy(image.defect).to(device)
+            losses["detection"].append(_detection_loss(student, i, image.label, defect))
+            for name in self._weights:
+                loss = self._router_loss(name, student, i, teacher[i].to(device), defect)
+                if loss is not None:
+                    losses[name].append(loss)
+        return {
+            name: self._weights.get(name, 1.0) * torch.stack(values).mean() for name, values in losses.items() if values
+        }
+
+    def _router_loss(
+        self, name: str, student: SparsePass, i: int, dense: Tensor, defect: Tensor | None
+    ) -> Tensor | None:
+        """The loss of that name for image `i`, or None where it is undefined."""
+        assert self._point.shallow is not None
+        shallow, deep = student.shallow[i], student.deep[i]
+        if name == "flops":
+            return deep.mean()
+        if name == "preserve":
+            return preserve_loss(deep, dense[student.entered[i]])
+        blocks = BlockValues.of(np.arange(len(shallow)), student.grid, self._point.shallow.block, shallow.device)
+        if name == "teacher":
+            return teacher_loss(shallow, dense, blocks)
+        return None if defect is None else mask_loss(shallow, defect, blocks)
+
+
+def _detection_loss(student: SparsePass, i: int, label: int, defect: Tensor | None) -> Tensor:
+    """Loss of stage 1 on image `i` of the sparse pass; without known defects, of its label alone."""
+    cls = torch.stack([values[i : i + 1] for values in student.responses.cls.values()], dim=1)  # (1, layers)
+    response = student.maps[i : i + 1]
+    loss = label_cross_entropy(cls, torch.tensor([float(label)], device=cls.device))
+    if defect is not None:
+        loss = loss + (focal(response, defect[None].float()) + dice(response, defect[None].float()))
+    return loss.squeeze(0)
+
+
+class RouterTraining:
+    """Trains the selectors and calibrates the pruned detector on the source.
+
+    Args:
+        network: The network with its initial selectors.
+        source: The images.
+        cache: Their features.
+        heads: For every image, a head that was not trained on it.
+        plan: Options of stage 2.
+        fabric: Device, precision and processes.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        source: Source,
+        cache: FeatureCache,
+        heads: Sequence[PrototypeHead],
+        plan: RouterPlan,
+        fabric: Fabric,
+    ) -> None:
+        self._network, self._source, self._cache, self._recipe = network, source, cache, plan.recipe
+        self._validation = ValidationSet(source, [head.to(network.device) for head in heads], self._load)
+        folds = folds_of(source, "images")
+        self._held_out = (folds >= 0).nonzero().squeeze(1).tolist()
+        network.requires_grad_(False)
+        for selector in (network.shallow, network.deep):
+            selector.requires_grad_(True)
+        detector = hashlib.sha256(plan.detector.read_bytes()).hexdigest()
+        identity = [asdict(network.placement), cache.digest, detector, source.digest]
+        options = RunOptions(plan.recipe, plan.seed, fabric, plan.state, identity, RouterValidation, _CLIP)
+        losses = RouterLosses(network, plan.recipe, training_point(plan.recipe, source.grid))
+        self.loop = EpochLoop(losses, network, (folds < 0).nonzero().squeeze(1), options)
+
+    def run(self, teacher: Sequence[Tensor], say: Say) -> int:
+        """Run the epochs and return the best one, counted from 0, whose selectors the network then has.
+
+        Args:
+            teacher: (N,) dense responses of every image.
+            say: Called with one line per epoch.
+        """
+
+        def inputs(indices: Tensor, draws: Tensor) -> tuple[Tokens, list[CachedImage], list[Tensor]]:
+            chosen = indices.tolist()
+            return self._load(chosen), [self._source.images[i] for i in chosen], [teacher[i] for i in chosen]
+
+        chosen = self.loop.run(inputs, self._validate, say)
+        self._network.requires_grad_(False)
+        return chosen
+
+    def calibrate(self, progress: Progress) -> dict[str, Validation]:
+        """Fit lambda, gate and thresholds of the network on the source; validation by operating point."""
+        every = -(-len(self._source.images) // _CALIBRATED)
+        indices = list(range(0, len(self._source.images), every))
+        points = [operating_point(name) for name in self._recipe.points]
+        with progress("calibration", len(indices)) as advance:
+            runs = run_points(self._network, self._validation, indices, points, advance=advance)
+        start, usual = self._network.calibration, min(1, len(points) - 1)
+        calibration = calibrate(list(runs.values()), start, usual=usual, margin=_MARGIN)
+        self._network.calibration = calibration
+        return {name: run.validation(calibration) for name, run in runs.items()}
+
+    def _validate(self) -> RouterValidation:
+        point = operating_point(self._recipe.point)
+        run = run_points(self._network, self._validation, self._held_out, [point])[point.name]
+        return run.validation(self._network.calibration)
+
+    def _load(self, indices: Sequence[int]) -> Tokens:
+        """Tokens that enter the shallow router, from the cache."""
+        before = self._network.placement.shallow - 1
+        rows = torch.stack([self._cache.load_all(self._source.images[i].key, before) for i in indices])
+        return self._network.backbone.tokens_of(rows.to(self._network.device).float(), self._source.grid)
+
+
+def training_point(recipe: RouterRecipe, grid: tuple[int, int]) -> OperatingPoint:
+    """The recipe's operating point without early exit, with its number of rescued tokens beyond coverage."""
+    point = operating_point(recipe.point)
+    if point.shallow is None or point.deep is None:
+        raise KeepADError(f"routers cannot be trained at {point.name}, where one of them does not run.")
+    if recipe.rescue is None:
+        return replace(point, early_exit=False)
+    side = point.shallow.block
+    blocks = -(-grid[0] // side) * -(-grid[1] // side)
+    rho = min(1.0, (blocks + recipe.rescue) / (grid[0] * grid[1]))
+    return replace(point, shallow=replace(point.shallow, rho=rho), early_exit=False)
