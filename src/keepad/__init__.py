@@ -8,19 +8,29 @@ from typing import TYPE_CHECKING, Any
 from keepad.version import __version__
 
 if TYPE_CHECKING:
+    from keepad.detector import Detector
     from keepad.errors import ImageError, KeepADError
     from keepad.loading import load
-    from keepad.network import KeepAD
-    from keepad.prediction import Prediction
+    from keepad.prediction import Certificate, Prediction
     from keepad.presets import OperatingPoint
 
-__all__ = ["ImageError", "KeepAD", "KeepADError", "OperatingPoint", "Prediction", "__version__", "load"]
+__all__ = [
+    "Certificate",
+    "Detector",
+    "ImageError",
+    "KeepADError",
+    "OperatingPoint",
+    "Prediction",
+    "__version__",
+    "load",
+]
 
-# Imported on first use, so that `keepad --help`, readers and metrics do not wait for torch.
-_HOMES = {
+# Imported at first use, so that `keepad --help` and data readers start quickly.
+_MODULES = {
+    "Certificate": "keepad.prediction",
+    "Detector": "keepad.detector",
     "ImageError": "keepad.errors",
     "KeepADError": "keepad.errors",
-    "KeepAD": "keepad.model",
     "OperatingPoint": "keepad.presets",
     "Prediction": "keepad.prediction",
     "load": "keepad.loading",
@@ -28,6 +38,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'keepad' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+Say: TypeAlias = Callable[[str], None]
+Progress: TypeAlias = Callable[[str, int], AbstractContextManager["Advance"]]
 
 stdout = Console()
 stderr = Console(stderr=True)
@@ -22,9 +27,20 @@ class Advance(Protocol):
     def __call__(self, steps: int = 1) -> None: ...
 
 
+def say_on_stderr(line: str) -> None:
+    """Print one line of progress; standard output is for results."""
+    print(line, file=sys.stderr)
+
+
+@contextmanager
+def no_progress(title: str, total: int) -> Iterator[Advance]:
+    """A progress that shows nothing."""
+    yield lambda steps=1: None
+
+
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Advance]:
-    """Something to call after each unit of work: a bar on a terminal, about twenty lines in a log."""
+    """A function to call after each unit of work: draws a bar on a terminal, about twenty lines in a log."""
     if stderr.is_terminal:
         columns = (
             TextColumn("{task.description}"),
@@ -33,7 +49,7 @@ def progress(title: str, total: int) -> Iterator[Advance]:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=stderr) as bar:
+        with ProgressBar(*columns, console=stderr) as bar:
             task = bar.add_task(title, total=total)
 
             def advance(steps: int = 1) -> None:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import platformdirs
+
 from keepad.errors import KeepADError
 
 
@@ -44,3 +46,9 @@ def writable_folder(path: Path) -> Path:
     except OSError as error:
         raise KeepADError(f"the folder {path} cannot be written to: {error.strerror}; choose another one.") from error
     return path
+
+
+def cache_folder() -> Path:
+    """The user's cache: $KEEPAD_CACHE if set, else the platform's folder for caches."""
+    chosen = os.environ.get("KEEPAD_CACHE")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("keepad", appauthor=False))

@@ -1,4 +1,4 @@
-"""Prototype head: how close a feature is to "anomaly" rather than to "normal"."""
+"""Prototype head: how much closer a feature is to the anomaly prototype than to the normal one."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from keepad.presets import Reading
+from keepad.presets import LogitScale
 
 
 class PrototypeHead(nn.Module):
-    """A (normal, anomaly) pair of prototypes for every head layer; one for patches, one, decoupled, for the CLS token.
+    """A (normal, anomaly) pair of prototypes per head layer; one for patches and a decoupled one for the CLS token.
 
     Args:
         layers: Head layers, counted from 1.
         width: Width of the backbone.
-        readings: How each layer's cosines become responses; the plain softmax of the pair if None.
+        scales: Scale and bias of each layer's logits; the plain softmax of the pair if None.
     """
 
-    def __init__(self, layers: tuple[int, ...], width: int, readings: Sequence[Reading] | None = None) -> None:
+    def __init__(self, layers: tuple[int, ...], width: int, scales: Sequence[LogitScale] | None = None) -> None:
         super().__init__()
         self.layers = layers
-        self.readings = tuple(readings) if readings is not None else (Reading(),) * len(layers)
+        self.scales = tuple(scales) if scales is not None else (LogitScale(),) * len(layers)
         # (layer, normal / anomaly, width)
         self.patch = nn.Parameter(torch.empty(len(layers), 2, width).normal_(std=0.02))
         self.cls = nn.Parameter(torch.empty(len(layers), 2, width).normal_(std=0.02))
 
-    def reads_dissimilarity(self, layer: int) -> bool:
-        """Whether `patch_response` of this layer needs to know how unlike its image each patch is."""
-        return self.readings[self.layers.index(layer)].unlike != 0
+    def uses_dissimilarity(self, layer: int) -> bool:
+        """Whether `patch_response` of this layer takes the dissimilarity within the image."""
+        return self.scales[self.layers.index(layer)].dissimilarity != 0
 
     @property
-    def reads_entry(self) -> bool:
-        """Whether any layer needs to know how unlike its image each patch was when it entered the deep router."""
-        return any(reading.entry != 0 for reading in self.readings)
+    def uses_entry(self) -> bool:
+        """Whether any layer takes the dissimilarity at the entry of the deep router."""
+        return any(scale.entry != 0 for scale in self.scales)
 
     def patch_response(
         self, layer: int, features: Tensor, dissimilarity: Tensor | None = None, entry: Tensor | None = None
@@ -45,29 +45,29 @@ class PrototypeHead(nn.Module):
         Args:
             layer: The head layer.
             features: (n, C) normed features.
-            dissimilarity: (n,) dissimilarity in this layer, where it is read.
-            entry: (n,) dissimilarity at the entry of the deep router, where it is read.
+            dissimilarity: (n,) in this layer, where it is used.
+            entry: (n,) dissimilarity at the entry of the deep router, where it is used.
         """
-        place = self.layers.index(layer)
-        reading = self.readings[place]
-        evidence = reading.patch_scale * cosine_gap(self.patch[place], features) + reading.patch_bias
+        number = self.layers.index(layer)
+        scale = self.scales[number]
+        logits = scale.patch_scale * cosine_gap(self.patch[number], features) + scale.patch_bias
         if dissimilarity is not None:
-            evidence = evidence + reading.unlike * dissimilarity
+            logits = logits + scale.dissimilarity * dissimilarity
         if entry is not None:
-            evidence = evidence + reading.entry * entry
-        return torch.sigmoid(evidence)
+            logits = logits + scale.entry * entry
+        return torch.sigmoid(logits)
 
     def cls_response(self, layer: int, features: Tensor) -> Tensor:
         """Response of each CLS feature, (B, C) -> (B,) in [0, 1]."""
-        place = self.layers.index(layer)
-        reading = self.readings[place]
-        return torch.sigmoid(reading.cls_scale * cosine_gap(self.cls[place], features) + reading.cls_bias)
+        number = self.layers.index(layer)
+        scale = self.scales[number]
+        return torch.sigmoid(scale.cls_scale * cosine_gap(self.cls[number], features) + scale.cls_bias)
 
 
 def cosine_gap(pair: Tensor, features: Tensor) -> Tensor:
-    """How much nearer features are to the anomaly side of a pair, (2, C), (n, C) -> (n,).
+    """Cosine to the anomaly prototype minus cosine to the normal one, (2, C), (n, C) -> (n,).
 
-    Divided by a temperature, a sigmoid of it is the softmax over the two cosines, anomaly side.
+    The sigmoid of it, divided by a temperature, is the softmax over the two cosines, anomaly side.
     """
     normal, anomaly = F.normalize(pair, dim=-1)
     return F.normalize(features, dim=-1) @ (anomaly - normal)

@@ -1,4 +1,4 @@
-"""KeepAD: one hard-pruned forward pass, from pixels to Predictions."""
+"""Network: the steps of a hard-pruned pass in torch. Training and export compose the same steps."""
 
 from __future__ import annotations
 
@@ -15,105 +15,42 @@ from torch import Tensor, nn
 from keepad.arrays import Array
 from keepad.backbone import Backbone
 from keepad.backbone.weights import digest_of
-from keepad.detector import Detector, Finding, ImageSource, Stages
 from keepad.dissimilarity import dissimilarity
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
-from keepad.prediction import Prediction
-from keepad.presets import Calibration, DeepBudget, OperatingPoint, Placement, ShallowBudget, operating_point
-from keepad.recovery import Known, recover, upsample
-from keepad.routing import DeepSelector, ShallowSelector, keep_deep, keep_shallow, standardised
-from keepad.routing.pixel import PixelRouting, route_pixels
-from keepad.scoring import image_score
-from keepad.tokens import Shares, Tokens
+from keepad.inference import Inference, Stages, infer
+from keepad.presets import Calibration, OperatingPoint, Placement
+from keepad.routing import PixelRouting
+from keepad.routing.selectors import DeepSelector, ShallowSelector
+from keepad.tokens import Merge, Tokens
 
 
 @dataclass
-class Evidence:
-    """What the head read in a batch, by layer.
+class Responses:
+    """Responses of the head, by layer.
 
     Attributes:
-        entry: (M,) dissimilarity of the live cells when they entered the deep router, where the head reads it.
-        responses: Responses of the live cells of each image.
+        patch: (m,) responses of the live cells, one tensor per image.
         cls: (B,) responses of the CLS tokens.
     """
 
-    entry: Tensor | None = None
-    responses: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
+    patch: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
     cls: dict[int, Tensor] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What a pass over a batch leaves, before it is judged; one entry an image.
-
-    Attributes:
-        read: What the head read.
-        cells: (m,) grid indices of the cells that it read something of, ascending.
-        survivors_shallow: Grid indices of the tokens alive after the shallow router, ascending.
-        survivors: Grid indices of the tokens alive after the deep router, ascending; the same as `cells`, unless
-            cells share tokens.
-        evidence: E(I), or None where the deep router did not run.
-        known: What the routers knew of the cells.
-    """
-
-    read: Evidence
-    cells: Sequence[Tensor]
-    survivors_shallow: Sequence[Tensor]
-    survivors: Sequence[Tensor]
-    evidence: Sequence[float | None]
-    known: Sequence[Known]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the network itself says of one image, before it becomes a Prediction.
-
-    Attributes:
-        score: Scalar image score.
-        patch_map: (rows, columns) recovered responses.
-        pixel_map: (H, W) the same at input size.
-        survivors_shallow: Grid indices alive after the shallow router, ascending.
-        survivors: Grid indices alive after the deep router, ascending.
-        evidence: E(I), or None where the deep router did not run.
-        thinned: What the pixel router decided, or None where it did not run.
-    """
-
-    score: Tensor
-    patch_map: Tensor
-    pixel_map: Tensor
-    survivors_shallow: Tensor
-    survivors: Tensor
-    evidence: float | None
-    thinned: PixelRouting | None = None
-
-    def finding(self) -> Finding:
-        """The same on the CPU and without torch."""
-        return Finding(
-            score=float(self.score),
-            patch_map=self.patch_map.float().cpu().numpy(),
-            pixel_map=self.pixel_map.float().cpu().numpy(),
-            survivors_shallow=self.survivors_shallow.cpu().numpy(),
-            survivors=self.survivors.cpu().numpy(),
-            evidence=self.evidence,
-            thinned=self.thinned,
-        )
-
-
-class KeepAD(nn.Module, Detector):
-    """The detector that torch runs: call it with an image, or give `predict` many.
+class Network(nn.Module):
+    """A frozen ViT with a prototype head and two routers.
 
     Args:
         backbone: Frozen ViT.
         head: Prototypes of the head layers.
         shallow: Selector of the shallow router.
         deep: Selector of the deep router.
-        placement: Where routers, head and exit sit.
-        calibration: What was fitted on source data.
-        image_size: Height and width of the network's input.
-        point: Operating point used where none is given.
-        name: What the checkpoint is called.
-        provenance: Where the trained parts come from, as stored in the checkpoint.
+        placement: Positions of routers, head layers and exit.
+        calibration: Constants fitted on source data.
+        image_size: Height and width of the input.
+        name: Name of the checkpoint.
+        provenance: Origin of the trained parts, as stored in the checkpoint.
     """
 
     packages = ("torch", "timm")
@@ -128,7 +65,6 @@ class KeepAD(nn.Module, Detector):
         placement: Placement,
         calibration: Calibration | None = None,
         image_size: tuple[int, int],
-        point: str | OperatingPoint = "prune50",
         name: str = "unnamed",
         provenance: dict[str, Any] | None = None,
     ) -> None:
@@ -142,7 +78,6 @@ class KeepAD(nn.Module, Detector):
         self.placement = placement
         self.calibration = calibration or Calibration()
         self.image_size = image_size
-        self.point = operating_point(point)
         self.name = name
         self.provenance = provenance or {}
         self.eval()
@@ -160,248 +95,164 @@ class KeepAD(nn.Module, Detector):
         return self.backbone.grid_of(*self.image_size)
 
     @property
+    def patch(self) -> tuple[int, int]:
+        return self.backbone.patch
+
+    @property
     def runs_on(self) -> str:
-        return str(self.device)
+        return f"torch on {self.device}"
 
-    # -- the network -----------------------------------------------------------------------------------------------
+    # -- the steps of a pass -----------------------------------------------------------------------------------------
 
-    def route_pixels(self, pixels: Array, point: OperatingPoint, stages: Stages) -> list[PixelRouting] | None:
-        """What the pixel router decides for each image, (B, H, W, 3) uint8; None where the point has none."""
-        if point.pixels is None:
-            return None
-        found = [route_pixels(one, self.backbone.patch, point.pixels) for one in pixels]
-        stages.mark("routing")
-        return found
-
-    def prefix(
-        self, images: Tensor, stages: Stages | None = None, thinned: Sequence[PixelRouting] | None = None
-    ) -> Tokens:
-        """Tokens that enter the shallow router, from (B, 3, H, W) in [0, 1]; operating points can share them.
+    def embed(self, images: Tensor, routings: Sequence[PixelRouting] | None = None) -> Tokens:
+        """Tokens that enter block 1, from (B, 3, H, W) in [0, 1].
 
         Args:
             images: The images.
-            stages: Where time is booked.
-            thinned: What the pixel router decided for each of them; all patches if None.
+            routings: Decision of the pixel router for each of them; all patches if None.
         """
-        if thinned is None or all(one.whole for one in thinned):
-            tokens = self.backbone.embed(images)
-        else:
-            live = [torch.from_numpy(one.index).to(images.device) for one in thinned]
-            tokens = self.backbone.embed_some(images, live)
-            tokens = replace(tokens, shares=tuple(_shares(one, tokens.x) for one in thinned))
-        if stages:
-            stages.mark("embed")
-        tokens = self.backbone.run(tokens, 1, self.placement.shallow - 1)
-        if stages:
-            stages.mark("before")
-        return tokens
+        if routings is None or all(routing.whole for routing in routings):
+            return self.backbone.embed(images)
+        live = [torch.from_numpy(routing.index).to(images.device) for routing in routings]
+        tokens = self.backbone.embed_some(images, live)
+        return replace(tokens, merges=tuple(_merge(routing, tokens.x) for routing in routings))
 
-    def finish(
-        self,
-        tokens: Tokens,
-        point: OperatingPoint,
-        size: tuple[int, int],
-        stages: Stages | None = None,
-        thinned: Sequence[PixelRouting] | None = None,
-    ) -> list[Outcome]:
-        """Outcomes of a batch from the tokens that enter the shallow router."""
-        stages = stages or Stages()
-        seen = self.look(tokens, point, stages)
-        verdicts = self.judge(seen.read, seen.cells, tokens.grid, point, size, known=seen.known, stages=stages)
-        certificates = [None] * tokens.images if thinned is None else thinned
-        return [
-            Outcome(*verdict, seen.survivors_shallow[b], seen.survivors[b], seen.evidence[b], certificates[b])
-            for b, verdict in enumerate(verdicts)
-        ]
+    def early(self, tokens: Tokens) -> Tokens:
+        """Tokens that enter the shallow router."""
+        return self.backbone.run(tokens, 1, self.placement.shallow - 1)
 
-    def look(self, tokens: Tokens, point: OperatingPoint, stages: Stages | None = None) -> Sight:
-        """Both routers and all blocks that follow, from the tokens that enter the shallow router."""
-        stages = stages or Stages()
-        place = self.placement
-        scores: Sequence[Tensor | None] = [None] * tokens.images
-        if point.shallow is not None:
-            tokens, scores = self._route_shallow(tokens, point.shallow)
-        entered, live = tokens.per_image(tokens.index), tokens.cells()
-        stages.mark("routing")
-        tokens = self.backbone.run(tokens, place.shallow, place.deep - 1)
-        stages.mark("between")
-        entry = None
-        if self.reads_entry(point):
-            entry = self.dissimilarity(tokens)
-            stages.mark("scoring")
-        risks: Sequence[Tensor | None] = [None] * tokens.images
-        evidence: Sequence[float | None] = [None] * tokens.images
-        if point.deep is not None:
-            tokens, entry, risks, evidence = self._route_deep(tokens, entry, point.deep)
-        known = [Known(*one) for one in zip(scores, live, risks, strict=True)]
-        stages.mark("routing")
+    def encode(self, images: Tensor, routings: Sequence[PixelRouting] | None = None) -> Tokens:
+        """Tokens that enter the shallow router, from images as `embed` takes them."""
+        return self.early(self.embed(images, routings))
 
-        last = place.exit if point.early_exit else place.head_layers[-1]
-        done, read = place.deep - 1, Evidence(entry)
-        for layer in (layer for layer in place.head_layers if layer <= last):
-            tokens = self.backbone.run(tokens, done + 1, layer)
-            stages.mark("after")
-            done = layer
-            self.read(layer, tokens, read)
-            stages.mark("scoring")
-        return Sight(read, tokens.cells(), entered, tokens.per_image(tokens.index), evidence, known)
+    def shallow_scores(self, tokens: Tokens) -> list[Tensor]:
+        """(m,) scores of the cells of each image that enter the shallow router."""
+        return [self.shallow(x, cells, tokens.grid, merge) for x, cells, merge in _images(tokens)]
 
-    def read(self, layer: int, tokens: Tokens, evidence: Evidence) -> None:
-        """Add to `evidence` what the head reads in the tokens that leave block `layer`."""
-        features = self.backbone.norm(tokens.x)
-        unlike = self.dissimilarity(tokens) if self.head.reads_dissimilarity(layer) else None
-        cells = tokens.on_cells(tokens.patches(features))
-        responses = self.head.patch_response(layer, cells, unlike, evidence.entry)
-        evidence.responses[layer] = tokens.per_image_cells(responses)
-        evidence.cls[layer] = self.head.cls_response(layer, tokens.cls(features))
-
-    def judge(
-        self,
-        evidence: Evidence,
-        cells: Sequence[Tensor],
-        grid: tuple[int, int],
-        point: OperatingPoint,
-        size: tuple[int, int],
-        *,
-        known: Sequence[Known] | None = None,
-        stages: Stages | None = None,
-    ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Score, patch map and pixel map of each image, from what the head read of its live cells."""
-        stages = stages or Stages()
-        knowledge = [None] * len(cells) if known is None else known
-        responses = [{layer: parts[b] for layer, parts in evidence.responses.items()} for b in range(len(cells))]
-        maps = torch.stack(
-            [
-                recover(
-                    torch.stack(list(parts.values())).mean(0),
-                    index,
-                    grid,
-                    mode=point.recovery,
-                    known=one,
-                    grades=self.calibration.grades,
-                )
-                for parts, index, one in zip(responses, cells, knowledge, strict=True)
-            ]
-        )
-        smoothing = self.calibration.smoothing if point.smoothing is None else point.smoothing
-        pixels = upsample(maps, size, smoothing=smoothing)
-        stages.mark("recovery")
-        scores = [
-            image_score(
-                parts,
-                {layer: values[b] for layer, values in evidence.cls.items()},
-                maps[b],
-                kind=point.score,
-                base_layers=self.placement.base_layers,
-                mid_layers=self.placement.mid_layers,
-                calibration=self.calibration,
-            )
-            for b, parts in enumerate(responses)
-        ]
-        stages.mark("scoring")
-        return list(zip(scores, maps, pixels, strict=True))
-
-    def dissimilarity(self, tokens: Tokens) -> Tensor:
-        """(M,) how unlike the rest of its own image each live cell is."""
-        return torch.cat(
-            [
-                dissimilarity(x, cells, tokens.grid, place=None if shares is None else shares.place)
-                for x, cells, shares in _images(tokens)
-            ]
-        )
-
-    def reads_entry(self, point: OperatingPoint) -> bool:
-        """Whether the dissimilarity of the tokens that enter the deep router is asked for."""
-        return self.head.reads_entry or (point.deep is not None and self.deep.unlike is not None)
-
-    def risk(self, x: Tensor, dissimilarity: Tensor | None = None, shares: Shares | None = None) -> Tensor:
-        """Risks of the cells of one image that enter the deep router, (m,).
+    def middle(self, tokens: Tokens, presence: Tensor | None = None) -> Tokens:
+        """Tokens that enter the deep router, with their dissimilarity in `entry` where head or router use it.
 
         Args:
-            x: (n, C) their tokens.
-            dissimilarity: (m,) of the cells, where it is read.
-            shares: Which of the tokens each cell has; None if each has its own.
+            tokens: Tokens that left the shallow router.
+            presence: (P,) relaxed mask of the tokens, in training.
         """
-        # Only the direction of a prototype has a meaning under cosine, so its length must not scale the risk.
-        return self.deep(x, F.normalize(self.head.patch[0], dim=-1), dissimilarity, shares)
+        tokens = self.backbone.run(tokens, self.placement.shallow, self.placement.deep - 1, presence)
+        if self.head.uses_entry or self.deep.dissimilarity is not None:
+            tokens = replace(tokens, entry=self.dissimilarity(tokens))
+        return tokens
 
-    def _route_shallow(self, tokens: Tokens, budget: ShallowBudget) -> tuple[Tokens, list[Tensor]]:
-        """The tokens that stay, and the standardised scores of all cells."""
-        scores = [self.shallow(x, cells, tokens.grid, shares) for x, cells, shares in _images(tokens)]
-        live = zip(scores, tokens.cells(), strict=True)
-        keep = [keep_shallow(score, cells, tokens.grid, budget) for score, cells in live]
-        return tokens.gather(keep), [standardised(score) for score in scores]
+    def risks(self, tokens: Tokens) -> list[Tensor]:
+        """(m,) fused risks of the cells of each image that enter the deep router."""
+        # Cosine ignores the length of a prototype, so the risk must as well.
+        prototypes = F.normalize(self.head.patch[0], dim=-1)
+        entry = [None] * tokens.images if tokens.entry is None else tokens.split_cells(tokens.entry)
+        return [self.deep(x, prototypes, own, merge) for (x, _, merge), own in zip(_images(tokens), entry, strict=True)]
 
-    def _route_deep(
-        self, tokens: Tokens, entry: Tensor | None, budget: DeepBudget
-    ) -> tuple[Tokens, Tensor | None, list[Tensor], list[float]]:
-        """The tokens that stay, their dissimilarity from before, standardised risks, and E(I) of each image."""
-        unlike = [None] * tokens.images if entry is None else tokens.per_image_cells(entry)
-        choices, risks = [], []
-        for (x, cells, shares), values in zip(_images(tokens), unlike, strict=True):
-            risk = self.risk(x, values, shares)
-            choices.append(keep_deep(risk, cells, tokens.grid, budget))
-            risks.append(standardised(risk))
-        if entry is not None:
-            kept = zip(tokens.per_image_cells(entry), choices, strict=True)
-            entry = torch.cat([values[choice.keep] for values, choice in kept])
-        tokens = tokens.gather([choice.keep for choice in choices])
-        return tokens, entry, risks, [choice.evidence for choice in choices]
+    def respond(
+        self, tokens: Tokens, last: int | None = None, presence: Tensor | None = None, stages: Stages | None = None
+    ) -> Responses:
+        """Responses of the head layers up to block `last`, or of all.
 
-    # -- the face that all detectors share ---------------------------------------------------------------------------
+        Args:
+            tokens: Tokens that left the deep router.
+            last: Last block that runs.
+            presence: (P,) relaxed mask of the tokens, in training.
+            stages: Timer.
+        """
+        responses, done = Responses(), self.placement.deep - 1
+        for layer in self.placement.head_layers:
+            if last is not None and layer > last:
+                break
+            tokens = self.backbone.run(tokens, done + 1, layer, presence)
+            if stages:
+                stages.mark("late")
+            self.respond_at(layer, tokens, responses)
+            if stages:
+                stages.mark("scoring")
+            done = layer
+        return responses
 
-    def forward(self, image: ImageSource) -> Prediction:
-        """The Prediction of one image: a path, a PIL image, an array or a tensor."""
-        return Detector.forward(self, image)
+    def respond_at(self, layer: int, tokens: Tokens, responses: Responses) -> None:
+        """Add the responses to the tokens that leave block `layer`."""
+        features = self.backbone.norm(tokens.x)
+        patches = tokens.per_cell(tokens.patches(features))
+        own = self.dissimilarity(tokens) if self.head.uses_dissimilarity(layer) else None
+        entry = tokens.entry if self.head.uses_entry else None
+        responses.patch[layer] = tokens.split_cells(self.head.patch_response(layer, patches, own, entry))
+        responses.cls[layer] = self.head.cls_response(layer, tokens.cls(features))
+
+    def dissimilarity(self, tokens: Tokens) -> Tensor:
+        """(M,) dissimilarity of each live cell to the rest of its own image."""
+        return torch.cat([dissimilarity(x, cells, tokens.grid, merge=merge) for x, cells, merge in _images(tokens)])
+
+    # -- the same steps as `keepad.inference` calls them: arrays in, arrays out ----------------------------------------
+
+    def early_step(self, pixels: Array, routings: Sequence[PixelRouting] | None, stages: Stages) -> Tokens:
+        """Tokens that enter the shallow router, from (B, H, W, 3) uint8."""
+        images = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2).float() / 255
+        tokens = self.embed(images, routings)
+        stages.mark("embed")
+        return self.early(tokens)
+
+    def shallow_step(self, tokens: Tokens) -> list[Array]:
+        """(m,) scores of the live cells of each image."""
+        return [_array(scores) for scores in self.shallow_scores(tokens)]
+
+    def middle_step(self, tokens: Tokens) -> Tokens:
+        """Tokens that enter the deep router."""
+        return self.middle(tokens)
+
+    def risk_step(self, tokens: Tokens) -> list[Array]:
+        """(m,) risks of the live cells of each image."""
+        return [_array(risk) for risk in self.risks(tokens)]
+
+    def late_step(self, tokens: Tokens, last: int, stages: Stages) -> tuple[list[Array], list[Array]]:
+        """(layers, m) responses of the cells and (layers,) responses of the CLS token of each image."""
+        responses = self.respond(tokens, last, stages=stages)
+        cls = torch.stack(list(responses.cls.values()), dim=1)  # (B, layers)
+        return [_array(torch.stack(own)) for own in zip(*responses.patch.values(), strict=True)], list(_array(cls))
 
     @torch.inference_mode()
-    def find(
+    def infer(
         self, pixels: Array, points: Sequence[OperatingPoint], stages: Stages | None = None
-    ) -> dict[str, list[Finding]]:
-        """What each operating point finds in each image of a batch, (B, H, W, 3) uint8 at input size."""
-        stages = stages or Stages()
-        images = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2).float() / 255
-        found = {}
-        for budget in dict.fromkeys(point.pixels for point in points):
-            same = [point for point in points if point.pixels == budget]
-            thinned = self.route_pixels(pixels, same[0], stages)
-            prefix = self.prefix(images, stages, thinned)
-            for point in same:
-                outcomes = self.finish(prefix, point, self.image_size, stages, thinned)
-                found[point.name] = [outcome.finding() for outcome in outcomes]
-        stages.mark("scoring")  # on a GPU, whatever was still under way
-        return {point.name: found[point.name] for point in points}
+    ) -> dict[str, list[Inference]]:
+        """The result of every image of a batch, (B, H, W, 3) uint8 at input size, at every operating point."""
+        return infer(self, pixels, points, stages or Stages())
 
     def digests(self) -> dict[str, str]:
-        """Digests of head, selectors and calibration, and of the backbone."""
+        """Digests of head, selectors and calibration ("checkpoint"), and of the backbone."""
         trained = {name: value.detach().cpu() for name, value in trained_tensors(self).items()}
         backbone = {name: value.detach().cpu() for name, value in self.backbone.vit.state_dict().items()}
-        fixed: list[Any] = [
+        constants: list[Any] = [
             asdict(self.placement),
             asdict(self.calibration),
-            [asdict(reading) for reading in self.head.readings],
+            [asdict(scale) for scale in self.head.scales],
             self.backbone.mean,
             self.backbone.std,
             self.backbone.antialias,
         ]
-        checkpoint = hashlib.sha256(f"{digest_of(trained)}{json.dumps(fixed, sort_keys=True)}".encode())
+        checkpoint = hashlib.sha256(f"{digest_of(trained)}{json.dumps(constants, sort_keys=True)}".encode())
         return {"checkpoint": checkpoint.hexdigest(), "backbone": digest_of(backbone)}
 
 
-def _images(tokens: Tokens) -> Iterator[tuple[Tensor, Tensor, Shares | None]]:
-    """Tokens of each image, its live cells, and which of the tokens each cell has."""
-    shares = tokens.shares or (None,) * tokens.images
-    return zip(tokens.per_image(tokens.patches()), tokens.cells(), shares, strict=True)
+def trained_tensors(network: Network) -> dict[str, Tensor]:
+    """Tensors that a checkpoint stores: head and selectors, not the backbone."""
+    return {name: tensor for name, tensor in network.state_dict().items() if not name.startswith("backbone.")}
 
 
-def _shares(thinned: PixelRouting, like: Tensor) -> Shares | None:
-    """What the pixel router decided, as its tokens carry it on; None where it dropped nothing."""
-    if thinned.whole:
+def _images(tokens: Tokens) -> Iterator[tuple[Tensor, Tensor, Merge | None]]:
+    """Tokens of each image, its live cells, and which token each cell uses."""
+    return zip(tokens.per_image(tokens.patches()), tokens.cells(), tokens.merge_of_each(), strict=True)
+
+
+def _merge(routing: PixelRouting, like: Tensor) -> Merge | None:
+    """Decision of the pixel router as its tokens carry it on; None where it dropped nothing."""
+    if routing.whole:
         return None
-    cells = torch.arange(len(thinned.owner), device=like.device)
-    return Shares(cells, torch.from_numpy(thinned.place).to(like.device), torch.from_numpy(thinned.mass).to(like))
+    cells = torch.arange(len(routing.owner), device=like.device)
+    return Merge(cells, torch.from_numpy(routing.token).to(like.device), torch.from_numpy(routing.size).to(like))
 
 
-def trained_tensors(model: KeepAD) -> dict[str, Tensor]:
-    """What a checkpoint stores: head and selectors, not the backbone."""
-    return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("backbone.")}
+def _array(values: Tensor) -> Array:
+    array: Array = values.detach().float().cpu().numpy()
+    return array

@@ -1,4 +1,4 @@
-"""Numbers of the method as frozen dataclasses: where the routers sit, and what each operating point spends."""
+"""Constants of the method as frozen dataclasses: placement, budgets, operating points, calibration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from keepad.errors import KeepADError
 
-# Layers of the 24-block reference; other depths take the same fractions, rounded up.
+ENGINES = ("torch", "openvino", "onnx")
+
+# Layers of the 24-block reference; other depths use the same fractions, rounded up.
 _REFERENCE_DEPTH = 24
 _REFERENCE_HEAD = (12, 15, 18, 21, 24)
 _REFERENCE_SHALLOW, _REFERENCE_DEEP, _REFERENCE_EXIT = 8, 12, 21
@@ -17,10 +19,10 @@ _REFERENCE_SHALLOW, _REFERENCE_DEEP, _REFERENCE_EXIT = 8, 12, 21
 
 @dataclass(frozen=True)
 class Placement:
-    """Which blocks feed the head, which ones the routers stand before, and where pruned passes stop. Counted from 1.
+    """Blocks that feed the head, positions of the routers, and the exit of pruned passes. Counted from 1.
 
     Attributes:
-        head_layers: Blocks whose output the prototype head reads.
+        head_layers: Blocks whose output feeds the prototype head.
         shallow: The shallow router acts on the tokens that enter this block.
         deep: The deep router acts on the tokens that enter this block.
         exit: Last block of a pass with early exit.
@@ -41,7 +43,7 @@ class Placement:
             raise KeepADError(f"head layers must be ascending and distinct, not {list(self.head_layers)}.")
         if not 1 <= self.shallow < self.deep <= first:
             raise KeepADError(
-                f"routers must stand in order and at or before the first head layer, but shallow is {self.shallow}, "
+                f"routers must be in order and at or before the first head layer, but shallow is {self.shallow}, "
                 f"deep {self.deep} and the first head layer {first}."
             )
         if self.exit not in self.head_layers:
@@ -78,12 +80,12 @@ class Placement:
 
 @dataclass(frozen=True)
 class PixelBudget:
-    """What the pixel router takes for uniform.
+    """Which blocks of patches the pixel router treats as uniform.
 
     Attributes:
-        blocks: Blocks of which one patch stays, largest first: their side in patches, and the grey levels (of 255)
-            within which all of their pixels must lie, in every channel.
-        noise: How many times the range of the image's quietest patches is added to these.
+        blocks: Side in patches, largest first, and tolerance: the grey levels (of 255) within which all pixels of a
+            uniform block lie, in every channel. One patch of such a block stays.
+        noise: Multiple of the estimated sensor noise that is added to the tolerances.
     """
 
     blocks: tuple[tuple[int, float], ...] = ((8, 24), (4, 24), (2, 20))
@@ -99,7 +101,7 @@ class PixelBudget:
 
 @dataclass(frozen=True)
 class ShallowBudget:
-    """What the shallow router may keep.
+    """Budget of the shallow router.
 
     Attributes:
         rho: Share of all patch tokens to keep (rho8).
@@ -118,7 +120,7 @@ class ShallowBudget:
 
 @dataclass(frozen=True)
 class DeepBudget:
-    """How the deep router turns evidence into a budget.
+    """Controller of the deep router: from evidence to a token budget.
 
     Attributes:
         rho_min: Controller value without evidence.
@@ -141,7 +143,7 @@ class DeepBudget:
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """One trade of speed against accuracy; everything that differs between dense and prune70.
+    """One trade-off of speed against accuracy; everything that differs between dense and prune70.
 
     Attributes:
         name: What users call it.
@@ -149,9 +151,9 @@ class OperatingPoint:
         deep: Budget of the deep router, or None to keep every token.
         early_exit: Stop after the exit block instead of the last head layer.
         recovery: "same_block_first", "nearest", "zero" or "graded".
-        score: "gated" (base and mid, mixed by the gate), "base", "mid", or "recovered_topk" (the control).
-        smoothing: Sigma of a Gaussian on the map, in patches; 0 is off, None is what the checkpoint says.
-        pixels: What the pixel router takes for uniform, or None to embed every patch.
+        score: "gated" (base and mid mixed by the gate), "base", "mid", or "recovered_topk" (the control).
+        smoothing: Sigma of a Gaussian on the map, in patches; 0 is off, None takes the checkpoint's.
+        pixels: Budget of the pixel router, or None to embed every patch.
     """
 
     name: str
@@ -173,7 +175,7 @@ def _pruned(name: str, rho: float) -> OperatingPoint:
 
 
 def _published(name: str, rho: float) -> OperatingPoint:
-    """One token of every 2x2 block, and no pixel router."""
+    """The published geometry: one token of every 2x2 block, no pixel router."""
     return OperatingPoint(name, shallow=ShallowBudget(rho), deep=DeepBudget(), early_exit=True)
 
 
@@ -202,7 +204,7 @@ def with_pixel_router(point: str | OperatingPoint, choice: str | None) -> Operat
 
 
 def operating_point(point: str | OperatingPoint) -> OperatingPoint:
-    """The operating point of that name; one that is made by hand passes through."""
+    """The operating point of that name; an OperatingPoint is returned as it is."""
     if isinstance(point, OperatingPoint):
         return point
     if point not in POINTS:
@@ -214,23 +216,23 @@ TEMPERATURE = 0.07
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How a head layer's cosines become responses: sigmoid(scale * cosine gap + dissimilarity, weighted twice + bias).
+class LogitScale:
+    """Scale and bias of a head layer: response = sigmoid(patch_scale * cosine gap + dissimilarities + patch_bias).
 
     The defaults are the plain softmax over cosine / 0.07 of a pair of prototypes.
 
     Attributes:
-        patch_scale: One over the temperature of the patches.
-        patch_bias: Added to the evidence of a patch.
-        unlike: Weight of how unlike the rest of its image a patch is in this layer; 0 where that is not looked at.
-        entry: The same for the tokens that enter the deep router, where many more are still alive to compare with.
-        cls_scale: One over the temperature of the CLS token.
-        cls_bias: Added to the evidence of the CLS token.
+        patch_scale: Inverse temperature of the patches.
+        patch_bias: Added to the logit of a patch.
+        dissimilarity: Weight of the dissimilarity within the image in this layer; 0 where it is not used.
+        entry: Weight of the dissimilarity at the entry of the deep router, where many more tokens are alive.
+        cls_scale: Inverse temperature of the CLS token.
+        cls_bias: Added to the logit of the CLS token.
     """
 
     patch_scale: float = 1 / TEMPERATURE
     patch_bias: float = 0.0
-    unlike: float = 0.0
+    dissimilarity: float = 0.0
     entry: float = 0.0
     cls_scale: float = 1 / TEMPERATURE
     cls_bias: float = 0.0
@@ -238,20 +240,20 @@ class Reading:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted on source data and travels with a checkpoint.
+    """Constants fitted on source data; stored in a checkpoint.
 
     Attributes:
-        patch_weight: Share of the patch evidence in the image score (lambda).
+        patch_weight: Weight of the patch score in the image score (lambda).
         base_mean: Mean of the base score over the source images.
         base_std: Its deviation.
         gate_centre: Standardised base score at which base and mid weigh the same (theta).
         gate_temperature: Width of the gate.
-        top_fraction: Share of the tokens whose responses make the patch evidence.
-        top_of: Of which tokens: "survivors", or all of the "grid", so that pruning does not change their number.
+        top_fraction: Share of the tokens whose highest responses form the patch score.
+        top_of: Share of the "survivors" or of the whole "grid"; the latter does not depend on pruning.
         image_threshold: Score from which an image is called anomalous, or None if unknown.
         pixel_threshold: Map value from which a pixel is called anomalous, or None if unknown.
         smoothing: Sigma of a Gaussian on the patch map, in patches; 0 is off.
-        grades: How much a deviation of the shallow score, and of the risk, moves a recovered response, in logits.
+        grades: Logits that one deviation of the shallow score, and of the risk, moves a recovered response.
     """
 
     patch_weight: float = 0.5
@@ -268,5 +270,5 @@ class Calibration:
 
 
 def with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields as they were before JSON, which knows no tuples."""
+    """Fields read from JSON, lists turned back into tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

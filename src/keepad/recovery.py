@@ -1,36 +1,103 @@
-"""Recovery: every grid position takes the response of an owner among the survivors. Features are never copied."""
+"""Recovery: every grid cell takes the response of an owner among the survivors; features are never copied.
+
+Owners are found in NumPy. Responses may be NumPy arrays (inference) or torch tensors (training, with gradients).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
+from keepad.arrays import Array
 from keepad.errors import KeepADError
+from keepad.routing.grid import Grid
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RECOVERIES = ("same_block_first", "nearest", "zero", "graded")
-_EDGE = 1e-4  # responses are kept so far from 0 and 1 that their logits stay finite
+_CLIP = 1e-4  # responses are clipped to [_CLIP, 1 - _CLIP]; keeps logits finite
+
+Values = TypeVar("Values", "Tensor", Array)
 
 
 @dataclass(frozen=True)
-class Known:
-    """What the routers knew of one image's tokens when they dropped some.
+class RouterScores(Generic[Values]):
+    """Scores by which the routers dropped tokens of one image, for graded recovery.
 
     Attributes:
-        scores: (N,) scores of the shallow router, standardised; None where it did not run.
-        live: (n,) grid indices of the tokens that entered the deep router, ascending.
-        risk: (n,) their risks, standardised; None where the deep router did not run.
+        shallow: (N,) standardised scores of the shallow router, or None where it did not run.
+        live: (n,) grid indices of the cells that entered the deep router, ascending.
+        risk: (n,) their standardised risks, or None where the deep router did not run.
     """
 
-    scores: Tensor | None
-    live: Tensor
-    risk: Tensor | None
+    shallow: Values | None
+    live: Array
+    risk: Values | None
 
 
-def owners_of(survivors: Tensor, grid: tuple[int, int], *, block: int | None = 2) -> Tensor:
+def recover(
+    responses: Values,
+    survivors: Array,
+    grid: Grid,
+    *,
+    mode: str,
+    block: int = 2,
+    scores: RouterScores[Values] | None = None,
+    grades: tuple[float, float] = (0.0, 0.0),
+) -> Values:
+    """Responses on the whole grid, (rows, columns), from those of the survivors, (k,).
+
+    Args:
+        responses: (k,) responses of the survivors.
+        survivors: (k,) their grid indices, ascending.
+        grid: Rows and columns.
+        mode: One of RECOVERIES; "graded" is "nearest" where `scores` are missing.
+        block: Side of the blocks of "same_block_first".
+        scores: Of the routers, for "graded".
+        grades: Logits that one deviation of the shallow score, and of the risk, moves a copied response.
+    """
+    if mode not in RECOVERIES:
+        raise KeepADError(f"there is no recovery called {mode!r}; choose one of {', '.join(RECOVERIES)}.")
+    if len(survivors) == grid[0] * grid[1]:
+        return responses.reshape(grid)
+    if mode == "graded" and scores is not None:
+        return _graded(responses, survivors, grid, scores, grades).reshape(grid)
+    owner = owners_of(survivors, grid, block=block if mode == "same_block_first" else None)
+    if mode == "zero":
+        alive = np.zeros(grid[0] * grid[1], dtype=bool)
+        alive[survivors] = True
+        return (responses[owner] * _like(alive, responses)).reshape(grid)
+    return responses[owner].reshape(grid)
+
+
+def _graded(
+    responses: Values, survivors: Array, grid: Grid, scores: RouterScores[Values], grades: tuple[float, float]
+) -> Values:
+    """(N,) responses of the nearest survivors, shifted by the score difference between a cell and its owner.
+
+    A plain copy paints a defect over its dropped neighbourhood, although the routers scored that neighbourhood lower.
+    Survivors keep their own responses.
+    """
+    shallow_grade, deep_grade = grades
+    values = _logit(responses)
+    if len(survivors) < len(scores.live):
+        owner = owners_of(survivors, grid, block=None)[scores.live]
+        values = values[owner]
+        if scores.risk is not None:
+            position = np.searchsorted(scores.live, survivors)
+            values = values + deep_grade * (scores.risk - scores.risk[position][owner])
+    owner = owners_of(scores.live, grid, block=None)
+    values = values[owner]
+    if scores.shallow is not None:
+        values = values + shallow_grade * (scores.shallow - scores.shallow[scores.live][owner])
+    return _sigmoid(values)
+
+
+def owners_of(survivors: Array, grid: Grid, *, block: int | None = 2) -> Array:
     """Position within `survivors` of the owner of each grid cell, (rows * columns,).
 
     A survivor owns itself. Any other cell belongs to the nearest survivor of its own block (unless `block` is None),
@@ -41,139 +108,126 @@ def owners_of(survivors: Tensor, grid: tuple[int, int], *, block: int | None = 2
         grid: Rows and columns.
         block: Side of the blocks.
     """
-    cells = grid[0] * grid[1]
-    place = torch.full((cells + 1,), -1, dtype=torch.long, device=survivors.device)  # the last one stands for "outside"
-    place[survivors] = torch.arange(len(survivors), device=survivors.device)
+    owner = _nearest(survivors, grid)
     if block is None:
-        owner = place[:cells].clone()
-    else:
-        mates = place[_block_mates(grid, block, survivors.device)]  # (cells, block * block), nearest mate first
-        first = (mates >= 0).to(torch.uint8).argmax(1, keepdim=True)
-        owner = mates.gather(1, first).squeeze(1)
-    orphans = (owner < 0).nonzero().squeeze(1)
-    if len(orphans):
-        owner[orphans] = _nearest(orphans, survivors, grid)
+        return owner
+    position = np.full(grid[0] * grid[1] + 1, -1)  # the last entry stands for cells outside the grid
+    position[survivors] = np.arange(len(survivors))
+    mates = position[_block_mates(grid, block)]  # (cells, block * block), nearest mate first
+    first = (mates >= 0).argmax(1)
+    within = mates[np.arange(len(mates)), first]
+    return np.where(within >= 0, within, owner)
+
+
+def _nearest(survivors: Array, grid: Grid) -> Array:
+    """Position of the nearest survivor of each cell: along every row first, then over the rows.
+
+    Distance and grid index are packed into one integer, so that the minimum also breaks ties.
+    """
+    rows, columns = grid
+    far = rows + columns  # farther than any cell of the grid
+    # int32 where it holds the largest code: the passes over the codes are memory-bound
+    integer = np.int32 if (columns + 2 * far) ** 2 * rows * columns < 2**31 else np.int64
+    row, column = np.arange(rows, dtype=integer), np.arange(columns, dtype=integer)
+    alive = np.zeros(grid, dtype=bool)
+    alive.reshape(-1)[survivors] = True
+    left = np.maximum.accumulate(np.where(alive, column, integer(-far)), axis=1)
+    right = np.minimum.accumulate(np.where(alive, column, integer(columns + far))[:, ::-1], axis=1)[:, ::-1]
+    closest = np.where(column - left <= right - column, left, right)  # (rows, columns): in each row, from each column
+    index = row[:, None] * columns + np.clip(closest, 0, columns - 1)
+    across = (closest - column) ** 2 * integer(rows * columns) + index
+    down = (row[:, None] - row) ** 2 * integer(rows * columns)  # (row of the cell, row of the survivor)
+    code = across[None] + down[:, :, None]  # (rows, rows, columns)
+    position = np.empty(rows * columns, dtype=np.int64)
+    position[survivors] = np.arange(len(survivors))
+    owner: Array = position[code.min(1).reshape(-1) % (rows * columns)]
     return owner
 
 
-def _nearest(cells: Tensor, survivors: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Position of the nearest survivor of each cell: along every row first, then over the rows.
-
-    That is cells * rows candidates instead of cells * survivors. Distance and grid index share one integer, which
-    settles ties.
-    """
+@lru_cache(maxsize=32)
+def _block_mates(grid: Grid, block: int) -> Array:
+    """Cells of the block of each cell, (cells, block * block), nearest first, ties to the lower index."""
     rows, columns = grid
-    device = survivors.device
-    far = rows + columns  # a row without survivors lies farther away than any real one
-    row, column = torch.arange(rows, device=device), torch.arange(columns, device=device)
-    alive = torch.zeros(rows * columns, dtype=torch.bool, device=device)
-    alive[survivors] = True
-    alive = alive.view(grid)
-    left = torch.where(alive, column, -far).cummax(1).values
-    right = torch.where(alive, column, columns + far).flip(1).cummin(1).values.flip(1)
-    closest = torch.where(column - left <= right - column, left, right)  # in each row, from each column
+    cell = np.arange(rows * columns)
+    row, column = cell // columns, cell % columns
+    step = np.arange(block)
+    mate_row = (row // block * block)[:, None, None] + step[:, None]
+    mate_column = (column // block * block)[:, None, None] + step[None]
+    distance = (mate_row - row[:, None, None]) ** 2 + (mate_column - column[:, None, None]) ** 2
+    outside = (mate_row >= rows) | (mate_column >= columns)
+    mate = np.where(outside, rows * columns, mate_row * columns + mate_column).reshape(len(cell), -1)
+    key = np.where(outside, 2 * block * block, distance).reshape(len(cell), -1) * (rows * columns + 1) + mate
+    mates: Array = np.take_along_axis(mate, key.argsort(1), 1)
+    return mates
 
-    picked = closest[:, cells % columns].T  # (cells, rows)
-    across = picked - (cells % columns)[:, None]
-    down = row - (cells // columns)[:, None]
-    index = row * columns + picked.clamp(0, columns - 1)
-    code = (across.square() + down.square()) * (rows * columns) + index
-    place = torch.empty(rows * columns, dtype=torch.long, device=device)
-    place[survivors] = torch.arange(len(survivors), device=device)
-    return place[code.amin(1) % (rows * columns)]
+
+class Upsampler:
+    """Patch maps at pixel size: Gaussian smoothing on the patch grid, then bilinear interpolation.
+
+    No large matrix products: NumPy's BLAS threads would spin on after one and slow the engine down on few cores.
+
+    Args:
+        grid: Rows and columns of the patch grid.
+        size: Height and width, in whole patches.
+        smoothing: Sigma of the Gaussian in patches; 0 is off.
+    """
+
+    def __init__(self, grid: Grid, size: tuple[int, int], smoothing: float) -> None:
+        self._smoothing = smoothing
+        self._patch = size[0] // grid[0], size[1] // grid[1]
+
+    def __call__(self, patch_map: Array) -> Array:
+        """(rows, columns) -> (H, W) float32 in [0, 1]."""
+        smoothed = smooth(patch_map.astype(np.float32), self._smoothing)
+        wide = _stretch(smoothed.T, self._patch[1]).T
+        pixels = _stretch(np.ascontiguousarray(wide), self._patch[0])
+        clipped: Array = np.clip(pixels, 0, 1, out=pixels)
+        return clipped
+
+
+def smooth(maps: Array, sigma: float) -> Array:
+    """Separable Gaussian on (..., rows, columns), cut at four sigma, edges repeated; sigma 0 returns the maps."""
+    if sigma <= 0:
+        return maps
+    down, across = (_gaussian(cells, sigma) for cells in maps.shape[-2:])
+    smoothed: Array = np.einsum("...ic,jc->...ij", np.einsum("ir,...rc->...ic", down, maps), across)
+    return smoothed
+
+
+def _stretch(values: Array, patch: int) -> Array:
+    """(cells * patch, m) lines interpolated between the centres of (cells, m); edges repeated."""
+    cells, width = values.shape
+    half = patch // 2
+    share = (np.arange(patch, dtype=np.float32) + np.float32(half + 0.5)) / np.float32(patch) - np.float32(0.5)
+    lines = np.empty((cells * patch, width), dtype=np.float32)
+    lines[:half], lines[half + (cells - 1) * patch :] = values[0], values[-1]
+    between = lines[half : half + (cells - 1) * patch].reshape(cells - 1, patch, width)
+    np.multiply((values[1:] - values[:-1])[:, None], share[:, None], out=between)
+    between += values[:-1, None]
+    return lines
 
 
 @lru_cache(maxsize=32)
-def _block_mates(grid: tuple[int, int], block: int, device: torch.device) -> Tensor:
-    """Cells of the block of each cell, (cells, block * block), nearest first, ties to the lower index."""
-    rows, columns = grid
-    cell = torch.arange(rows * columns, device=device)
-    row, column = cell // columns, cell % columns
-    step = torch.arange(block, device=device)
-    mate_row = (row // block * block)[:, None, None] + step[:, None]
-    mate_column = (column // block * block)[:, None, None] + step[None]
-    distance = (mate_row - row[:, None, None]).square() + (mate_column - column[:, None, None]).square()
-    mate = mate_row * columns + mate_column
-    outside = (mate_row >= rows) | (mate_column >= columns)
-    mate = mate.masked_fill(outside, rows * columns).flatten(1)  # that number stands for outside
-    key = distance.masked_fill(outside, 2 * block * block).flatten(1) * (rows * columns + 1) + mate
-    return mate.gather(1, key.argsort(1))
-
-
-def recover(
-    responses: Tensor,
-    survivors: Tensor,
-    grid: tuple[int, int],
-    *,
-    mode: str,
-    block: int = 2,
-    known: Known | None = None,
-    grades: tuple[float, float] = (0.0, 0.0),
-) -> Tensor:
-    """Responses on the whole grid, (rows, columns), from those of the survivors, (k,).
-
-    Args:
-        responses: (k,) responses of the survivors.
-        survivors: (k,) their grid indices, ascending.
-        grid: Rows and columns.
-        mode: One of RECOVERIES; "graded" is "nearest" where nothing is known of the tokens that went.
-        block: Side of the blocks of "same_block_first".
-        known: What the routers knew, for "graded".
-        grades: How much a deviation of the shallow score, and of the risk, moves a copied response, in logits.
-    """
-    if mode not in RECOVERIES:
-        raise KeepADError(f"there is no recovery called {mode!r}; choose one of {', '.join(RECOVERIES)}.")
-    if len(survivors) == grid[0] * grid[1]:
-        return responses.view(grid)
-    if mode == "zero":
-        return responses.new_zeros(grid[0] * grid[1]).scatter(0, survivors, responses).view(grid)
-    if mode == "graded" and known is not None:
-        return _graded(responses, survivors, grid, known, grades).view(grid)
-    return responses[owners_of(survivors, grid, block=block if mode == "same_block_first" else None)].view(grid)
-
-
-def _graded(
-    responses: Tensor, survivors: Tensor, grid: tuple[int, int], known: Known, grades: tuple[float, float]
-) -> Tensor:
-    """(N,) responses of the nearest survivors, moved by how much less suspicious a token was than its owner.
-
-    A copy alone paints a defect over all that was dropped around it, although the routers dropped it because it looked
-    unlike that defect. Survivors keep their own responses.
-    """
-    shallow_grade, deep_grade = grades
-    logit = torch.logit(responses.clamp(_EDGE, 1 - _EDGE))
-    values = logit
-    if len(survivors) < len(known.live):
-        owner = owners_of(survivors, grid, block=None)[known.live]
-        values = logit[owner]
-        if known.risk is not None:
-            place = torch.searchsorted(known.live, survivors)
-            values = values + deep_grade * (known.risk - known.risk[place][owner])
-    owner = owners_of(known.live, grid, block=None)
-    values = values[owner]
-    if known.scores is not None:
-        values = values + shallow_grade * (known.scores - known.scores[known.live][owner])
-    return torch.sigmoid(values)
-
-
-def upsample(maps: Tensor, size: tuple[int, int], *, smoothing: float = 0.0) -> Tensor:
-    """Patch maps (B, rows, columns) at pixel size (B, H, W), bilinear.
-
-    Args:
-        maps: Responses.
-        size: Height and width.
-        smoothing: Sigma of a Gaussian in patches, applied before: on the small map it costs nothing.
-    """
-    patches = smooth(maps[:, None], smoothing) if smoothing > 0 else maps[:, None]
-    pixels = F.interpolate(patches, size=size, mode="bilinear", align_corners=False)
-    return pixels.squeeze(1).clamp(0, 1)  # interpolation may pass 1 by a rounding error
-
-
-def smooth(pixels: Tensor, sigma: float) -> Tensor:
-    """Separable Gaussian on (B, 1, rows, columns), cut at four sigma, edges repeated."""
+def _gaussian(cells: int, sigma: float) -> Array:
+    """(cells, cells) weights of a Gaussian cut at four sigma, edges repeated."""
     radius = max(1, int(4 * sigma + 0.5))
-    offset = torch.arange(-radius, radius + 1, dtype=pixels.dtype, device=pixels.device)
-    kernel = torch.exp(-0.5 * (offset / sigma).square())
-    kernel = kernel / kernel.sum()
-    pixels = F.conv2d(F.pad(pixels, (radius, radius, 0, 0), mode="replicate"), kernel.view(1, 1, 1, -1))
-    return F.conv2d(F.pad(pixels, (0, 0, radius, radius), mode="replicate"), kernel.view(1, 1, -1, 1))
+    offset = np.arange(-radius, radius + 1)
+    kernel = np.exp(-0.5 * (offset / sigma) ** 2)
+    weights = np.zeros((cells, cells), dtype=np.float32)
+    for step, weight in zip(offset, kernel / kernel.sum(), strict=True):
+        np.add.at(weights, (np.arange(cells), np.clip(np.arange(cells) + step, 0, cells - 1)), weight)
+    return weights
+
+
+def _logit(values: Any) -> Any:
+    clipped = values.clip(_CLIP, 1 - _CLIP)
+    return np.log(clipped / (1 - clipped)) if isinstance(values, np.ndarray) else clipped.logit()
+
+
+def _sigmoid(values: Any) -> Any:
+    return 1 / (1 + np.exp(-values)) if isinstance(values, np.ndarray) else values.sigmoid()
+
+
+def _like(mask: Array, values: Any) -> Any:
+    """The mask as the kind of array that `values` is."""
+    return mask if isinstance(values, np.ndarray) else values.new_tensor(mask)

@@ -1,75 +1,71 @@
-"""Image score: from the physical survivors and the CLS token of one image, never from anything else in the test set."""
+"""Image score: from the physical survivors and the CLS token of one image, never from other images of a test set."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
 
-from keepad.budgets import top_count
+import numpy as np
+
+from keepad.arrays import Array
 from keepad.errors import KeepADError
-from keepad.presets import Calibration
+from keepad.presets import Calibration, Placement
 
 SCORES = ("gated", "base", "mid", "recovered_topk")
 
 
-def top_mean(responses: Tensor, count: int) -> Tensor:
-    """Mean of the `count` highest responses; (n,) -> scalar."""
-    return responses.topk(count).values.mean()
+def top_count(survivors: int, cells: int, calibration: Calibration) -> int:
+    """Number of highest responses that form the patch score; at least one."""
+    tokens = survivors if calibration.top_of == "survivors" else cells
+    return min(survivors, max(1, math.ceil(calibration.top_fraction * tokens)))
 
 
-def blended_score(responses: Tensor, cls: Tensor, cells: int, calibration: Calibration) -> Tensor:
-    """(1 - lambda) * CLS + lambda * patches over a set of layers.
-
-    Args:
-        responses: (layers, n) survivor responses.
-        cls: (layers,) anomaly probability of the CLS token.
-        cells: Tokens of the whole grid.
-        calibration: Carries lambda and the token fraction.
-    """
-    patch = top_mean(responses.mean(0), top_count(responses.shape[1], cells, calibration))
-    return torch.lerp(cls.mean(), patch, calibration.patch_weight)
+def top_mean(responses: Array, count: int) -> float:
+    """Mean of the `count` highest responses."""
+    return float(np.sort(responses, axis=None)[-count:].mean())
 
 
-def gate_of(base: Tensor, calibration: Calibration) -> Tensor:
-    """q(I): how far the mid score replaces the base score."""
+def gate(base: Array, calibration: Calibration) -> Array:
+    """q(I), weight of the mid score, for base scores of any shape."""
     z = (base - calibration.base_mean) / calibration.base_std
-    return torch.sigmoid((z - calibration.gate_centre) / calibration.gate_temperature)
+    weight: Array = 1 / (1 + np.exp(-(z - calibration.gate_centre) / calibration.gate_temperature))
+    return weight
 
 
 def image_score(
-    responses: dict[int, Tensor],
-    cls: dict[int, Tensor],
-    recovered: Tensor,
+    responses: dict[int, Array],
+    cls: dict[int, float],
+    patch_map: Array,
     *,
     kind: str,
-    base_layers: tuple[int, ...],
-    mid_layers: tuple[int, ...],
+    placement: Placement,
     calibration: Calibration,
-) -> Tensor:
-    """The score of one image, a scalar in [0, 1].
+) -> float:
+    """The score of one image in [0, 1].
 
     Args:
         responses: Survivor responses by layer, each (n,).
-        cls: CLS anomaly probability by layer, each a scalar.
-        recovered: (rows, columns) recovered map; only the control `recovered_topk` looks at its values.
-        kind: "gated", "base", "mid" or "recovered_topk".
-        base_layers: Layers of the base score.
-        mid_layers: Layers of the mid score.
-        calibration: What was fitted on source data.
+        cls: CLS anomaly probability by layer.
+        patch_map: (rows, columns) recovered map; only the control "recovered_topk" uses its values.
+        kind: One of SCORES: base and mid mixed by the gate, either alone, or the control.
+        placement: Layers of the base and of the mid score.
+        calibration: Lambda, gate and token fraction.
     """
+    cells = patch_map.size
 
-    def over(layers: tuple[int, ...]) -> Tensor:
-        stacked = torch.stack([responses[layer] for layer in layers])
-        return blended_score(stacked, torch.stack([cls[layer] for layer in layers]), recovered.numel(), calibration)
+    def blend(layers: tuple[int, ...]) -> float:
+        """(1 - lambda) * CLS + lambda * patches over a set of layers."""
+        patch = np.mean([responses[layer] for layer in layers], axis=0)
+        top = top_mean(patch, top_count(len(patch), cells, calibration))
+        mean = float(np.mean([cls[layer] for layer in layers]))
+        return mean + calibration.patch_weight * (top - mean)
 
     if kind == "base":
-        return over(base_layers)
+        return blend(placement.base_layers)
     if kind == "mid":
-        return over(mid_layers)
+        return blend(placement.mid_layers)
     if kind == "recovered_topk":
-        cells = recovered.numel()
-        return top_mean(recovered.flatten(), top_count(cells, cells, calibration))
+        return top_mean(patch_map, top_count(cells, cells, calibration))
     if kind == "gated":
-        base = over(base_layers)
-        return torch.lerp(base, over(mid_layers), gate_of(base, calibration))
+        base = blend(placement.base_layers)
+        return base + float(gate(np.array(base), calibration)) * (blend(placement.mid_layers) - base)
     raise KeepADError(f"there is no image score called {kind!r}; choose one of {', '.join(SCORES)}.")

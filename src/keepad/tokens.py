@@ -1,48 +1,53 @@
-"""Live tokens: features together with where they came from on the original patch grid.
+"""Live tokens: features together with their indices on the original patch grid.
 
 A batch is packed: image after image, each as its prefix tokens (CLS, registers) followed by its live patches. Images
-may keep different numbers of patches, and no row is ever padding.
+may keep different numbers of patches; there is no padding.
 
-Cells of the grid that the pixels prove alike share a token: it is computed once, and everything that is said of tokens
-is said of each of the cells, as if there were one for each.
+Cells of the grid whose pixels are provably alike share one token (see `routing.pixel`). The token is computed once and
+weighted by its size, as in ToMe; scores, risks and responses are per cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from keepad.arrays import Array
+
+Positions: TypeAlias = Tensor | Array
+
 
 @dataclass(frozen=True)
-class Shares:
-    """Which cells of the grid the live tokens of one image answer for, where several cells may share one.
+class Merge:
+    """Which cells of the grid share which live token of one image.
 
     Attributes:
         cells: (m,) grid indices of the live cells, ascending.
-        place: (m,) position of each cell's token among the image's live tokens.
-        mass: (n,) cells that share each token.
+        token: (m,) position of each cell's token among the image's live tokens.
+        size: (n,) cells per token.
     """
 
     cells: Tensor
-    place: Tensor
-    mass: Tensor
+    token: Tensor
+    size: Tensor
 
     @property
-    def one_each(self) -> bool:
-        """Whether no two live cells share a token. Their order may differ: a token lies where it was cut."""
-        return len(self.cells) == len(self.mass)
+    def one_to_one(self) -> bool:
+        """Whether no two live cells share a token. Their order may differ: a token lies where its patch was."""
+        return len(self.cells) == len(self.size)
 
-    def keep(self, kept: Tensor) -> tuple[Shares, Tensor]:
-        """What is left when only the cells at `kept` stay, and the positions of the tokens that they need."""
-        place = self.place[kept]
-        needed = torch.zeros(len(self.mass), dtype=torch.bool, device=place.device)
-        needed[place] = True
-        place, needed = (needed.cumsum(0) - 1)[place], needed.nonzero().squeeze(1)
-        mass = self.mass.new_zeros(len(needed)).index_add_(0, place, self.mass.new_ones(len(place)))
-        return Shares(self.cells[kept], place, mass), needed
+    def gather(self, keep: Tensor) -> tuple[Merge, Tensor]:
+        """The merge of the cells at positions `keep`, and the positions of the tokens that they need."""
+        token = self.token[keep]
+        needed = torch.zeros(len(self.size), dtype=torch.bool, device=token.device)
+        needed[token] = True
+        token, needed = (needed.cumsum(0) - 1)[token], needed.nonzero().squeeze(1)
+        size = self.size.new_zeros(len(needed)).index_add_(0, token, self.size.new_ones(len(token)))
+        return Merge(self.cells[keep], token, size), needed
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,10 @@ class Tokens:
         index: (P,) grid index (row * columns + column) of every live patch, in the order of the patches in `x`.
         counts: Live patches of each image; they sum to P.
         grid: Rows and columns of the original patch grid.
-        prefix: Tokens before the patches of each image; never pruned, never counted.
-        rope: Rotary table with one row a token, (T, D) or (depth, heads, T, D), or None.
-        shares: For each image, which cells share its tokens, or None where every cell has its own; empty if all have.
+        prefix: Tokens before the patches of each image (CLS, registers); never pruned, never counted.
+        rope: Rotary table with one row per token, (T, D) or (depth, heads, T, D), or None.
+        merges: For each image, which cells share its tokens, or None where every cell has its own; empty if all have.
+        entry: (M,) dissimilarity of the live cells where they entered the deep router, or None.
     """
 
     x: Tensor
@@ -65,7 +71,8 @@ class Tokens:
     grid: tuple[int, int]
     prefix: int
     rope: Tensor | None = None
-    shares: tuple[Shares | None, ...] = ()
+    merges: tuple[Merge | None, ...] = ()
+    entry: Tensor | None = None
 
     @property
     def images(self) -> int:
@@ -82,17 +89,17 @@ class Tokens:
         return tuple(self.prefix + count for count in self.counts)
 
     @property
-    def shared(self) -> bool:
+    def merged(self) -> bool:
         """Whether cells and tokens differ in any image."""
-        return any(one is not None for one in self.shares)
+        return any(merge is not None for merge in self.merges)
 
     @property
-    def mass(self) -> Tensor | None:
-        """(P,) cells that each live patch answers for, or None if one each; attention counts a patch so often."""
-        if all(one is None or one.one_each for one in self.shares):
+    def size(self) -> Tensor | None:
+        """(P,) cells per live patch, or None if one each; attention to a patch is proportional to it."""
+        if all(merge is None or merge.one_to_one for merge in self.merges):
             return None
-        parts = zip(self.shares, self.counts, strict=True)
-        return torch.cat([self.x.new_ones(count) if one is None else one.mass for one, count in parts])
+        sizes = zip(self.merges, self.counts, strict=True)
+        return torch.cat([self.x.new_ones(count) if merge is None else merge.size for merge, count in sizes])
 
     def with_features(self, x: Tensor) -> Tokens:
         """The same tokens with other features."""
@@ -121,7 +128,7 @@ class Tokens:
         return x[self.patch_rows()]
 
     def spread(self, values: Tensor, prefix: float = 1.0) -> Tensor:
-        """(T,) one value a row of `x`: those of the live patches, (P,), and `prefix` at the prefix tokens."""
+        """(T,) one value per row of `x`: those of the live patches, (P,), and `prefix` at the prefix tokens."""
         if self.images == 1:
             return torch.cat([values.new_full((self.prefix,), prefix), values])
         rows = values.new_full((self.x.shape[0],), prefix)
@@ -131,45 +138,57 @@ class Tokens:
         """(B, C) first prefix token of each image, or the mean of its patches for a backbone without prefix."""
         x = self.x if x is None else x
         if self.prefix == 0:
-            mass = [None] * self.images if self.mass is None else self.per_image(self.mass)
-            parts = zip(x.split(list(self.counts)), mass, strict=True)
-            return torch.stack([part.mean(0) if one is None else one @ part / one.sum() for part, one in parts])
+            sizes = [None] * self.images if self.size is None else self.per_image(self.size)
+            parts = zip(x.split(list(self.counts)), sizes, strict=True)
+            return torch.stack([part.mean(0) if size is None else size @ part / size.sum() for part, size in parts])
         return x[self.prefix_rows()[:, 0]]
 
     def per_image(self, values: Tensor) -> tuple[Tensor, ...]:
-        """One slice an image of a tensor that has one row a live patch."""
+        """One slice per image of a tensor that has one row per live patch."""
         return values.split(list(self.counts))
+
+    def indices(self) -> list[Array]:
+        """(n,) grid indices of the live patches of each image, ascending, as NumPy arrays."""
+        return [part.cpu().numpy() for part in self.per_image(self.index)]
+
+    def merge_of_each(self) -> tuple[Merge | None, ...]:
+        """The merge of every image; None where each cell has its own token."""
+        return self.merges or (None,) * self.images
 
     def cells(self) -> tuple[Tensor, ...]:
         """(m,) grid indices of the live cells of each image, ascending: its live patches, unless cells share them."""
-        if not self.shared:
+        if not self.merged:
             return self.per_image(self.index)
-        own = zip(self.shares, self.per_image(self.index), strict=True)
-        return tuple(index if one is None else one.cells for one, index in own)
+        own = zip(self.merges, self.per_image(self.index), strict=True)
+        return tuple(index if merge is None else merge.cells for merge, index in own)
 
-    def on_cells(self, values: Tensor) -> Tensor:
+    def per_cell(self, values: Tensor) -> Tensor:
         """(M, ...) values of the live cells of all images, from those of their tokens, (P, ...)."""
-        if not self.shared:
+        if not self.merged:
             return values
-        own = zip(self.shares, self.per_image(values), strict=True)
-        return torch.cat([part if one is None else part[one.place] for one, part in own])
+        own = zip(self.merges, self.per_image(values), strict=True)
+        return torch.cat([part if merge is None else part[merge.token] for merge, part in own])
 
-    def per_image_cells(self, values: Tensor) -> tuple[Tensor, ...]:
-        """One slice an image of a tensor that has one row a live cell."""
-        return values.split([len(cells) for cells in self.cells()])
+    def split_cells(self, values: Tensor) -> tuple[Tensor, ...]:
+        """One slice per image of a tensor that has one row per live cell."""
+        return (values,) if self.images == 1 else values.split([len(cells) for cells in self.cells()])
 
-    def gather(self, keep: Sequence[Tensor]) -> Tokens:
-        """What the cells at `keep[b]` need, positions among the live cells of image b."""
-        if not self.shared:
-            return self._gathered(keep, ())
-        needed, shares = [], []
-        for one, kept in zip(self.shares, keep, strict=True):
-            left, tokens = (None, kept) if one is None else one.keep(kept)
-            shares.append(left)
+    def gather(self, keep: Sequence[Positions]) -> Tokens:
+        """The tokens that the cells at `keep[b]` need, positions among the live cells of image b."""
+        kept = [torch.as_tensor(positions, device=self.x.device) for positions in keep]
+        entry = self.entry
+        if entry is not None:
+            entry = torch.cat([part[own] for part, own in zip(self.split_cells(entry), kept, strict=True)])
+        if not self.merged:
+            return replace(self._gather_patches(kept), entry=entry)
+        needed, merges = [], []
+        for merge, own in zip(self.merges, kept, strict=True):
+            left, tokens = (None, own) if merge is None else merge.gather(own)
+            merges.append(left)
             needed.append(tokens)
-        return self._gathered(needed, tuple(shares))
+        return replace(self._gather_patches(needed), merges=tuple(merges), entry=entry)
 
-    def _gathered(self, keep: Sequence[Tensor], shares: tuple[Shares | None, ...]) -> Tokens:
+    def _gather_patches(self, keep: Sequence[Tensor]) -> Tokens:
         """The tokens at `keep[b]`, positions among the live patches of image b."""
         prefix_rows, patch_rows = self.prefix_rows(), self.per_image(self.patch_rows())
         rows = torch.cat([part for b, kept in enumerate(keep) for part in (prefix_rows[b], patch_rows[b][kept])])
@@ -180,7 +199,6 @@ class Tokens:
             grid=self.grid,
             prefix=self.prefix,
             rope=None if self.rope is None else self.rope[..., rows, :],
-            shares=shares,
         )
 
     def select(self, image: int) -> Tokens:
@@ -194,5 +212,6 @@ class Tokens:
             grid=self.grid,
             prefix=self.prefix,
             rope=None if self.rope is None else self.rope[..., start:stop, :],
-            shares=self.shares[image : image + 1],
+            merges=self.merges[image : image + 1],
+            entry=None if self.entry is None else self.split_cells(self.entry)[image],
         )

@@ -2,85 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import timm
-import torch
+from keepad.backbone.registry import BACKBONES, DEFAULT_BACKBONE, BackboneSpec
 
-from keepad.backbone.registry import BACKBONES, DEFAULT_BACKBONE, BackboneSpec, Triple
-from keepad.backbone.vit import Backbone
-from keepad.backbone.weights import Say, load_weights, say_on_stderr
-from keepad.errors import KeepADError
+if TYPE_CHECKING:
+    from keepad.backbone.building import build_backbone, load_backbone, spec_of
+    from keepad.backbone.vit import Backbone
 
 __all__ = ["BACKBONES", "DEFAULT_BACKBONE", "Backbone", "BackboneSpec", "build_backbone", "load_backbone", "spec_of"]
 
-_NATIVE_SIDE = 518
+# Imported at first use: the registry is read without torch.
+_MODULES = {
+    "Backbone": "keepad.backbone.vit",
+    "build_backbone": "keepad.backbone.building",
+    "load_backbone": "keepad.backbone.building",
+    "spec_of": "keepad.backbone.building",
+}
 
 
-def spec_of(name: str) -> BackboneSpec:
-    """The spec of a named backbone, or one made up for any other timm ViT or Eva, as `vit_tiny_patch16_224`."""
-    if name in BACKBONES:
-        return BACKBONES[name]
-    architecture, _, tag = name.partition(".")
-    if not timm.is_model(architecture):
-        near = difflib.get_close_matches(name, [*BACKBONES, *timm.list_models("*vit*")], n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else "; `keepad models` lists the known ones."
-        raise KeepADError(f"there is no backbone called {name!r}{hint}")
-    try:
-        config = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        known = ", ".join(timm.list_pretrained(f"{architecture}.*")) or architecture
-        raise KeepADError(f"timm has no weights called {name!r}; choose one of {known}.") from error
-    return BackboneSpec(
-        name=name,
-        architecture=architecture,
-        tag=tag or (config.tag if config else None) or None,
-        what=f"timm {name}",
-        megabytes=None,
-        licence=(config.license if config else None) or "see timm",
-        image_size=(0, 0),  # settled in build_backbone, once the patch size is known
-        mean=_triple(config.mean if config else (0.5, 0.5, 0.5)),
-        std=_triple(config.std if config else (0.5, 0.5, 0.5)),
-    )
-
-
-def _triple(values: Sequence[float]) -> Triple:
-    red, green, blue = values
-    return red, green, blue
-
-
-def build_backbone(name: str, *, seed: int | None = None) -> tuple[Backbone, BackboneSpec]:
-    """A backbone with random weights (from `seed`, if given) and its spec with the input size settled."""
-    spec = spec_of(name)
-    with torch.random.fork_rng(enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
-        try:
-            vit = timm.create_model(spec.architecture, pretrained=False, num_classes=0, dynamic_img_size=True)
-        except TypeError as error:
-            raise KeepADError(
-                f"{name} cannot take inputs of any size; only timm's plain ViT and Eva models can be used."
-            ) from error
-    backbone = Backbone(vit, name=spec.name, mean=spec.mean, std=spec.std, antialias=spec.antialias)
-    if spec.image_size == (0, 0):
-        rows, columns = backbone.patch
-        size = (_NATIVE_SIDE // rows * rows, _NATIVE_SIDE // columns * columns)
-        spec = replace(spec, image_size=size)
-    return backbone, spec
-
-
-def load_backbone(
-    name: str = DEFAULT_BACKBONE, *, file: str | Path | None = None, say: Say = say_on_stderr
-) -> tuple[Backbone, BackboneSpec, str]:
-    """A backbone with its pretrained weights, its spec, and the digest of the weights."""
-    backbone, spec = build_backbone(name)
-    state, digest = load_weights(spec, file=file, say=say)
-    try:
-        backbone.vit.load_state_dict(state)
-    except RuntimeError as error:
-        source = file or "what was found"
-        raise KeepADError(f"{source} does not hold weights of {name}: {str(error).splitlines()[1].strip()}") from error
-    return backbone, spec, digest
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'keepad.backbone' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

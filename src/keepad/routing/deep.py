@@ -5,36 +5,49 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from keepad.budgets import block_ids, token_budget
+from keepad.arrays import Array
 from keepad.presets import DeepBudget
+from keepad.routing.grid import Grid, block_ids, relabel
 
 _EPS = 1e-6
 
 
 @dataclass(frozen=True)
 class DeepChoice:
-    """What the deep router decided for one image: positions that stay (ascending grid order), E(I), and target K."""
+    """Decision of the deep router for one image.
 
-    keep: Tensor
+    Attributes:
+        keep: Positions of the tokens that stay, ascending.
+        evidence: E(I).
+        target: Token budget K that the evidence set; whole blocks may overshoot it.
+    """
+
+    keep: Array
     evidence: float
     target: int
 
 
-def evidence_of(risk: Tensor, tail: float = 0.03) -> Tensor:
-    """E(I), a scalar in [0, 1]: the mean of dispersion and upper tail of the standardised risks, (n,)."""
-    risk = risk.double()  # a sum of tiny differences decides a budget; it must not depend on the batch
-    u = torch.sigmoid((risk - risk.mean()) / (risk.std(correction=0) + _EPS))
+def evidence_of(risk: Array, tail: float = 0.03) -> float:
+    """E(I) in [0, 1]: the mean of dispersion (E_var) and upper tail (E_tail) of the standardised risks, (n,)."""
+    risk = risk.astype(np.float64)  # differences of nearly equal sums decide a budget
+    u = 1 / (1 + np.exp(-(risk - risk.mean()) / (risk.std() + _EPS)))
     mean = u.mean()
-    top = u.topk(max(1, math.ceil(tail * len(u)))).values.mean()
-    dispersion = (4 * u.var(correction=0)).clamp(0, 1).sqrt()  # E_var
-    upper_tail = ((top - mean) / (1 - mean).clamp(min=_EPS)).clamp(0, 1)  # E_tail
-    return (dispersion + upper_tail) / 2
+    top = np.sort(u)[-max(1, math.ceil(tail * len(u))) :].mean()
+    dispersion = math.sqrt(min(1.0, 4 * u.var()))
+    upper_tail = min(1.0, max(0.0, (top - mean) / max(1 - mean, _EPS)))
+    return float((dispersion + upper_tail) / 2)
 
 
-def choose_blocks(risk: Tensor, block: Tensor, target: int) -> tuple[Tensor, Tensor]:
+def token_budget(evidence: float, live: int, budget: DeepBudget) -> int:
+    """Tokens, of `live`, that an image with this evidence keeps."""
+    gate = 1 / (1 + math.exp(-(evidence - budget.centre) / budget.temperature))
+    rho = budget.rho_min + (budget.rho_max - budget.rho_min) * gate
+    return max(1, round(live * rho**budget.kappa))
+
+
+def choose_blocks(risk: Array, block: Array, target: int) -> tuple[Array, Array]:
     """Blocks from the highest mean risk to the lowest, and which of the tokens stay.
 
     Args:
@@ -45,28 +58,25 @@ def choose_blocks(risk: Tensor, block: Tensor, target: int) -> tuple[Tensor, Ten
     Returns:
         The non-empty blocks in the order in which they join (ties: lower block first), and an (n,) bool mask.
     """
-    names, member, count = block.unique(return_inverse=True, return_counts=True)
-    total = torch.zeros(len(names), dtype=torch.float64, device=risk.device).scatter_add_(0, member, risk.double())
-    order = (total / count).argsort(descending=True, stable=True)
-    joined = count[order].cumsum(0) - count[order] < target  # tokens before this block do not suffice yet
-    kept = torch.zeros(len(names), dtype=torch.bool, device=risk.device)
-    kept[order] = joined
-    return names[order], kept[member]
+    blocks, member = relabel(block)
+    count = np.bincount(member)
+    order = np.argsort(-np.bincount(member, weights=risk.astype(np.float64)) / count, kind="stable")
+    joins = np.cumsum(count[order]) - count[order] < target  # the blocks before do not fill the budget
+    kept = np.zeros(len(blocks), dtype=bool)
+    kept[order] = joins
+    return blocks[order], kept[member]
 
 
-def keep_deep(risk: Tensor, index: Tensor, grid: tuple[int, int], budget: DeepBudget) -> DeepChoice:
+def keep_deep(risk: Array, cells: Array, grid: Grid, budget: DeepBudget) -> DeepChoice:
     """Which tokens of one image stay.
 
     Args:
         risk: (n,) fused risk of the live tokens.
-        index: (n,) their places on the original grid.
-        grid: Rows and columns of that grid.
-        budget: How evidence becomes a budget.
+        cells: (n,) their grid indices, ascending.
+        grid: Rows and columns.
+        budget: From evidence to a token budget.
     """
-    device = risk.device
-    risk, index = risk.cpu(), index.cpu()  # one transfer: a few hundred numbers, and doubles are not had everywhere
-    evidence = float(evidence_of(risk, budget.tail))
+    evidence = evidence_of(risk, budget.tail)
     target = token_budget(evidence, len(risk), budget)
-    _, mask = choose_blocks(risk, block_ids(index, grid, budget.block), target)
-    positions = mask.nonzero().squeeze(1)
-    return DeepChoice(positions[index[positions].argsort()].to(device), evidence, target)
+    _, kept = choose_blocks(risk, block_ids(cells, grid, budget.block), target)
+    return DeepChoice(np.flatnonzero(kept), evidence, target)

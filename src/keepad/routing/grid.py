@@ -1,23 +1,59 @@
-"""An order of tokens that depends on nothing but score and place."""
+"""Cells, blocks and orders on the patch grid, in NumPy; a grid index is row * columns + column."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from keepad.arrays import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Grid = tuple[int, int]
+Index = TypeVar("Index", "Tensor", Array)
+Values = TypeVar("Values", "Tensor", Array)
+
+_LANDMARK_STRIDE = 3  # one patch in nine is a landmark
+_EPS = 1e-6
 
 
-def rank_best_first(scores: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions from the best score to the worst, and the rank of each position; ties go to the lower grid index."""
-    by_place = index.argsort()
-    order = by_place[scores[by_place].argsort(descending=True, stable=True)]
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order), device=order.device)
-    return order, rank
+def block_ids(index: Index, grid: Grid, size: int) -> Index:
+    """Block of each token, (n,); blocks of size x size cells, smaller ones at the end of an uneven side."""
+    columns = grid[1]
+    across = -(-columns // size)
+    return index // columns // size * across + index % columns // size
 
 
-def best_of_each(group: Tensor, groups: int, rank: Tensor) -> Tensor:
-    """Rank of the best member of each non-empty group, in ascending group order."""
-    empty = len(rank)
-    best = torch.full((groups,), empty, dtype=rank.dtype, device=rank.device)
-    best = best.scatter_reduce(0, group, rank, "amin")
-    return best[best < empty]
+def cell_ids(index: Index, grid: Grid, cells: int) -> Index:
+    """Coarse cell of each token, (n,), when the grid is cut into cells x cells nearly equal parts."""
+    rows, columns = grid
+    return index // columns * cells // rows * cells + index % columns * cells // columns
+
+
+def is_landmark(index: Index, grid: Grid) -> Index:
+    """(n,) whether a patch lies on the landmark lattice: every third row and column."""
+    middle = _LANDMARK_STRIDE // 2
+    return (index // grid[1] % _LANDMARK_STRIDE == middle) & (index % grid[1] % _LANDMARK_STRIDE == middle)
+
+
+def standardise(values: Values) -> Values:
+    """Zero mean and unit population deviation over the cells of one image, (m,) -> (m,)."""
+    if isinstance(values, np.ndarray):
+        return (values - values.mean()) / (values.std() + np.float32(_EPS))
+    return (values - values.mean()) / (values.std(correction=0) + _EPS)
+
+
+def first_of_each(group: Array) -> Array:
+    """Position of the first member of each non-empty group, in ascending group order; (n,) group ids."""
+    first = np.full(group.max(initial=-1) + 1, -1)
+    first[group[::-1]] = np.arange(len(group))[::-1]  # later writes win, so the first member stays
+    return first[first >= 0]
+
+
+def relabel(ids: Array) -> tuple[Array, Array]:
+    """The distinct values of small non-negative ids, ascending, and the position of each id among them."""
+    present = np.zeros(ids.max(initial=-1) + 1, dtype=bool)
+    present[ids] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[ids]

@@ -1,8 +1,8 @@
-"""Pixel router: what the pixels prove redundant, before anything is computed of it. Nothing here needs torch.
+"""Pixel router: drops patches that the pixels prove redundant, before block 1.
 
-Where all pixels of neighbouring patches lie within a few grey levels of each other, one token can stand for all of
-them: nothing is hidden there, whatever the network thinks. The proof travels with the result as a bound for each
-dropped patch, and it is about the pixels, not about statistics of them: a single deviating pixel breaks it.
+Where all pixels of a block of patches lie within a few grey levels of each other, one token represents the block. Each
+dropped patch carries a bound on its largest pixel difference to the patch that represents it. The bound is over single
+pixels, not statistics: one deviating pixel keeps the patch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.presets import PixelBudget
 
-_QUIET = 0.1  # share of the patches, the quietest ones, that tells how noisy the sensor is
+_QUIET = 0.1  # share of the patches with the smallest range, which estimate sensor noise
 
 
 @dataclass(frozen=True)
 class PixelRouting:
-    """What the pixel router decided for one image.
+    """Decision of the pixel router for one image.
 
     Attributes:
         index: (n,) grid indices of the patches that stay, ascending.
-        owner: (N,) the patch that stands for each cell; itself where it stays.
+        owner: (N,) the patch whose token each cell uses; itself where it stays.
         bound: (N,) grey levels by which any pixel of a cell may differ, in any channel, from any pixel of its owner; 0
             where it stays.
     """
@@ -38,13 +38,13 @@ class PixelRouting:
         return len(self.index) == len(self.owner)
 
     @property
-    def place(self) -> Array:
-        """(N,) position in `index` of the patch that stands for each cell."""
+    def token(self) -> Array:
+        """(N,) position in `index` of the token of each cell."""
         return np.searchsorted(self.index, self.owner)
 
     @property
-    def mass(self) -> Array:
-        """(n,) cells that each patch that stays stands for, itself included."""
+    def size(self) -> Array:
+        """(n,) cells per token, its own included."""
         return np.bincount(self.owner, minlength=len(self.owner))[self.index].astype(np.float32)
 
 
@@ -54,7 +54,7 @@ def route_pixels(pixels: Array, patch: tuple[int, int], budget: PixelBudget) -> 
     Args:
         pixels: (H, W, 3) uint8 in whole patches.
         patch: Height and width of a patch.
-        budget: What counts as uniform.
+        budget: Block sizes and tolerances.
     """
     high, low = extremes(pixels, patch)
     rows, columns, _ = high.shape
@@ -81,7 +81,7 @@ def extremes(pixels: Array, patch: tuple[int, int]) -> tuple[Array, Array]:
     """(rows, columns, 3) highest and lowest value of each channel in each patch."""
     height, width, _ = pixels.shape
     rows, columns = height // patch[0], width // patch[1]
-    lines = pixels.reshape(rows, patch[0], width * 3)  # along whole lines first: that is one pass over the bytes
+    lines = pixels.reshape(rows, patch[0], width * 3)  # along whole lines first: one pass over the bytes
     high, low = (_over_columns(best, best.reduce(lines, axis=1), columns) for best in (np.maximum, np.minimum))
     return high.astype(np.int16), low.astype(np.int16)
 
@@ -89,7 +89,7 @@ def extremes(pixels: Array, patch: tuple[int, int]) -> tuple[Array, Array]:
 def _span(high: Array, low: Array, side: int) -> Array:
     """Largest difference within each block of side x side patches, over the channels; blocks may be cut at the end."""
     rows, columns, _ = high.shape
-    # Repeating the last row and column fills a block up with patches that it has already.
+    # Pad incomplete blocks with their own last row and column.
     row = np.minimum(np.arange(rows + -rows % side), rows - 1)
     column = np.minimum(np.arange(columns + -columns % side), columns - 1)
     ends = []
@@ -102,7 +102,7 @@ def _span(high: Array, low: Array, side: int) -> Array:
 def _over_columns(best: np.ufunc, lines: Array, columns: int) -> Array:
     """(rows, columns, 3) extremes of lines of pixels, (rows, width * 3), cut into so many equal parts."""
     parts = lines.reshape(len(lines), columns, -1, 3).transpose(2, 0, 1, 3)
-    return best.reduce(np.ascontiguousarray(parts), axis=0)  # over an axis of its own that is many times faster
+    return best.reduce(np.ascontiguousarray(parts), axis=0)  # many times faster over an axis of its own
 
 
 def _middle(cell: Array, side: int) -> Array:
@@ -114,5 +114,5 @@ def _middle(cell: Array, side: int) -> Array:
 
 
 def _noise(high: Array, low: Array) -> float:
-    """Grey levels between the extremes of the quietest patches: what the sensor adds where there is nothing to see."""
+    """Range of the patches with the smallest range, in grey levels: an estimate of sensor noise."""
     return float(np.quantile((high - low).max(-1), _QUIET))

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from keepad.dissimilarity import dissimilarity_to_landmarks
-from keepad.tokens import Shares
+from keepad.routing.grid import standardise
+from keepad.tokens import Merge
 
 
 def selector_width(width: int) -> int:
@@ -15,7 +16,7 @@ def selector_width(width: int) -> int:
 
 
 class VisualScore(nn.Module):
-    """v_i = (Wq x_i) . (Wk mean(x)) / sqrt(h): how a token answers to the mean of its image."""
+    """v_i = (Wq x_i) . (Wk mean(x)) / sqrt(h): response of a token to the mean token of its image."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -23,32 +24,32 @@ class VisualScore(nn.Module):
         self.query = nn.Linear(width, selector_width(width), bias=False)
         self.key = nn.Linear(width, selector_width(width), bias=False)
 
-    def forward(self, x: Tensor, mass: Tensor | None = None) -> Tensor:
-        """Scores of the live patches of one image, (n, C) -> (n,); mass: (n,) how often each counts in the mean."""
-        # The key is one vector, so it is carried back through Wq once instead of Wq being applied to every token.
-        mean = x.mean(0) if mass is None else mass @ x / mass.sum()
+    def forward(self, x: Tensor, size: Tensor | None = None) -> Tensor:
+        """Scores of the live patches of one image, (n, C) -> (n,); size: (n,) weight of each in the mean."""
+        # The key is a single vector: Wq^T k once, instead of Wq on every token.
+        mean = x.mean(0) if size is None else size @ x / size.sum()
         direction = self.query.weight.T @ self.key(mean)
         return x @ direction * self.scale
 
 
 class ShallowSelector(VisualScore):
-    """Scores for the shallow router, without prototypes: shallow features know nothing of defects yet.
+    """Scores for the shallow router: visual only, since shallow features do not separate defects yet.
 
     Args:
         width: Width of the backbone.
-        cue: Add how unlike the rest of its image a token is, by a learned weight.
+        cue: Add the dissimilarity to the rest of the image, with a learned weight.
     """
 
     def __init__(self, width: int, *, cue: bool = False) -> None:
         super().__init__(width)
-        self.unlike = nn.Parameter(torch.zeros(())) if cue else None
+        self.dissimilarity = nn.Parameter(torch.zeros(())) if cue else None
 
     def forward(  # type: ignore[override]
         self,
         x: Tensor,
         index: Tensor,
         grid: tuple[int, int],
-        shares: Shares | None = None,
+        merge: Merge | None = None,
         landmarks: Tensor | None = None,
     ) -> Tensor:
         """Scores of the live cells of one image, (n, C) -> (m,).
@@ -57,23 +58,22 @@ class ShallowSelector(VisualScore):
             x: (n, C) tokens that enter the router.
             index: (m,) grid indices of the live cells.
             grid: Rows and columns of the grid.
-            shares: Which of the tokens each cell has; None if each has its own.
-            landmarks: Positions of the landmarks among the cells; found here if None.
+            merge: Which token each cell uses; None if each has its own.
+            landmarks: Positions of the landmarks among the cells; computed here if None.
         """
-        place = None if shares is None else shares.place
-        score = _on_cells(super().forward(x, None if shares is None else shares.mass), place)
-        if self.unlike is None:
+        score = _per_cell(super().forward(x, None if merge is None else merge.size), merge)
+        if self.dissimilarity is None:
             return score
-        unlike = dissimilarity_to_landmarks(x, index, grid, place=place, landmarks=landmarks)
-        return score + self.unlike * standardised(unlike)
+        dissimilarity = dissimilarity_to_landmarks(x, index, grid, merge=merge, landmarks=landmarks)
+        return score + self.dissimilarity * standardise(dissimilarity)
 
 
 class DeepSelector(nn.Module):
-    """Risks for the deep router: visual score plus gated likeness to the anomaly prototype.
+    """Risks for the deep router: visual score plus gated affinity to the anomaly prototype.
 
     Args:
         width: Width of the backbone.
-        cue: Add how unlike the rest of its image a token is, by a learned weight.
+        cue: Add the dissimilarity to the rest of the image, with a learned weight.
     """
 
     def __init__(self, width: int, *, cue: bool = False) -> None:
@@ -83,7 +83,7 @@ class DeepSelector(nn.Module):
         self.query = nn.Linear(width, selector_width(width), bias=False)
         self.key = nn.Linear(width, selector_width(width), bias=False)
         self.gate = nn.Parameter(torch.zeros(()))  # gamma
-        self.unlike = nn.Parameter(torch.zeros(())) if cue else None
+        self.dissimilarity = nn.Parameter(torch.zeros(())) if cue else None
 
     def anomaly(self, x: Tensor, prototypes: Tensor) -> Tensor:
         """alpha_i, (n, C) -> (n,) in (0, 1); prototypes: (2, C), normal and anomaly."""
@@ -92,29 +92,24 @@ class DeepSelector(nn.Module):
         return torch.sigmoid(x @ direction * self.scale)
 
     def forward(
-        self, x: Tensor, prototypes: Tensor, dissimilarity: Tensor | None = None, shares: Shares | None = None
+        self, x: Tensor, prototypes: Tensor, dissimilarity: Tensor | None = None, merge: Merge | None = None
     ) -> Tensor:
         """Fused risk r_i of the live cells of one image, (n, C) -> (m,).
 
         Args:
             x: (n, C) tokens that enter the router.
             prototypes: (2, C), normal and anomaly.
-            dissimilarity: (m,) of the live cells, for a selector with that cue.
-            shares: Which of the tokens each cell has; None if each has its own.
+            dissimilarity: (m,) of the live cells, for selectors with that cue.
+            merge: Which token each cell uses; None if each has its own.
         """
-        visual = self.visual(x, None if shares is None else shares.mass)
+        visual = self.visual(x, None if merge is None else merge.size)
         risk = visual + torch.tanh(self.gate) * self.anomaly(x, prototypes)
-        risk = _on_cells(risk, None if shares is None else shares.place)
-        if self.unlike is None or dissimilarity is None:
+        risk = _per_cell(risk, merge)
+        if self.dissimilarity is None or dissimilarity is None:
             return risk
-        return risk + self.unlike * standardised(dissimilarity)
+        return risk + self.dissimilarity * standardise(dissimilarity)
 
 
-def _on_cells(values: Tensor, place: Tensor | None) -> Tensor:
-    """(m,) values of cells from those of their tokens, (n,)."""
-    return values if place is None else values[place]
-
-
-def standardised(values: Tensor) -> Tensor:
-    """Zero mean and unit deviation over the cells of one image, (m,) -> (m,)."""
-    return (values - values.mean()) / (values.std(correction=0) + 1e-6)
+def _per_cell(values: Tensor, merge: Merge | None) -> Tensor:
+    """(m,) values of the cells from those of their tokens, (n,)."""
+    return values if merge is None else values[merge.token]

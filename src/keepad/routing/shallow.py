@@ -1,57 +1,42 @@
-"""Shallow router: one token of every block stays (coverage), the rest of the budget goes to the riskiest (rescue)."""
+"""Shallow router: one token of every block stays (coverage), the rest of the budget goes by score (rescue)."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from keepad.budgets import block_ids, cell_ids, shallow_target
+from keepad.arrays import Array
 from keepad.presets import ShallowBudget
-from keepad.routing.grid import best_of_each, rank_best_first
+from keepad.routing.grid import Grid, block_ids, cell_ids, first_of_each
 
 
-def keep_shallow(scores: Tensor, index: Tensor, grid: tuple[int, int], budget: ShallowBudget) -> Tensor:
-    """Positions of the tokens of one image that stay, in ascending grid order.
+def shallow_target(rho: float, grid: Grid) -> int:
+    """Tokens that a share rho of the whole grid means, rounded half to even: 958, 684, 411 on 37x37."""
+    return round(rho * grid[0] * grid[1])
+
+
+def keep_shallow(scores: Array, cells: Array, grid: Grid, budget: ShallowBudget) -> Array:
+    """Positions of the tokens of one image that stay, ascending.
+
+    Ties go to the lower grid index.
 
     Args:
         scores: (n,) visual scores of the live tokens.
-        index: (n,) their places on the original grid.
-        grid: Rows and columns of that grid.
-        budget: What may be kept.
+        cells: (n,) their grid indices, ascending.
+        grid: Rows and columns.
+        budget: Coverage and rescue.
     """
-    order, rank = rank_best_first(scores, index)
-    rows, columns = grid
-    blocks = -(-rows // budget.block) * -(-columns // budget.block)
-    winners = best_of_each(block_ids(index, grid, budget.block), blocks, rank)
+    order = np.argsort(-scores, kind="stable")  # from here on, tokens are known by their rank
+    winners = first_of_each(block_ids(cells, grid, budget.block)[order])
     target = min(shallow_target(budget.rho, grid), len(scores))
-
     if len(winners) >= target and not budget.strict:
-        return _in_grid_order(order[winners.sort().values[:target]], index)
-    kept = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)  # by rank, best first
+        return np.sort(order[np.sort(winners)[:target]])
+    kept = np.zeros(len(scores), dtype=bool)
     kept[winners] = True
     residual = target - len(winners)
     if residual > 0:
-        kept[_diverse(order, rank, kept, index, grid, budget, residual)] = True
-        rest = (~kept).nonzero().squeeze(1)
+        dropped = np.flatnonzero(~kept)
+        best = first_of_each(cell_ids(cells[order[dropped]], grid, budget.cells))
+        kept[dropped[np.sort(best)[: min(budget.diversity, residual)]]] = True
+        rest = np.flatnonzero(~kept)
         kept[rest[: target - int(kept.sum())]] = True
-    return _in_grid_order(order[kept], index)
-
-
-def _diverse(
-    order: Tensor,
-    rank: Tensor,
-    kept: Tensor,
-    index: Tensor,
-    grid: tuple[int, int],
-    budget: ShallowBudget,
-    residual: int,
-) -> Tensor:
-    """Ranks of the best tokens not yet kept of distinct coarse cells, best cells first, within the diversity slots."""
-    open_ranks = (~kept).nonzero().squeeze(1)
-    cell = cell_ids(index[order[open_ranks]], grid, budget.cells)
-    best = best_of_each(cell, budget.cells**2, torch.arange(len(open_ranks), device=rank.device))
-    return open_ranks[best.sort().values[: min(budget.diversity, residual)]]
-
-
-def _in_grid_order(positions: Tensor, index: Tensor) -> Tensor:
-    return positions[index[positions].argsort()]
+    return np.sort(order[kept])

@@ -17,11 +17,11 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from keepad.backbone import Backbone
-from keepad.network import KeepAD
+from keepad.network import Network
 
 
 @torch.no_grad()
-def folded(model: KeepAD) -> KeepAD:
+def folded(model: Network) -> Network:
     """A copy of the detector that computes the same with fewer operations; other blocks than plain ones stay."""
     model = copy.deepcopy(model)
     _fold_normalisation(model.backbone)

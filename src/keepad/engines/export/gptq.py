@@ -25,8 +25,9 @@ from timm.layers import Mlp
 from torch import Tensor, nn
 
 from keepad.arrays import Array
+from keepad.engines.export.feeds import Feed
 from keepad.errors import KeepADError
-from keepad.network import KeepAD
+from keepad.network import Network
 
 _LEVELS = 127  # steps of a weight to each side of zero
 LEVELS_BESIDE_BYTES = 63  # where whole bytes enter: CPUs without VNNI add two products in 16 bits
@@ -52,7 +53,7 @@ class Scale(nn.Module):
 
 
 @torch.no_grad()
-def turned(network: KeepAD) -> Tensor | None:
+def rotate_tokens(network: Network) -> Tensor | None:
     """The rotation, (C, C), by which the tokens that leave a folded network's first blocks are turned from now on.
 
     They are turned back by its transpose. None where those blocks are of a kind that cannot be turned.
@@ -85,17 +86,17 @@ def turned(network: KeepAD) -> Tensor | None:
 
 
 @torch.no_grad()
-def rounded(network: KeepAD, look: Callable[[], Sequence[Array]]) -> KeepAD:
+def quantise_weights(network: Network, calibrate: Callable[[], Sequence[Feed]]) -> Network:
     """A copy of a folded network with weights that 8 bits can hold; it gets the ranges of its channels divided out.
 
     Args:
         network: The network. It still computes what it did.
-        look: Lets the network see images, and gives the grey levels of the patches of each, (n, 3 * height * width).
+        calibrate: Runs the network on calibration images and returns the inputs of its first segment.
     """
     layers = [layer for block in network.backbone.vit.blocks if _is_plain(block) for layer in _layers_of(block)]
     hooks = [layer.readers[0].register_forward_pre_hook(layer.see) for layer in layers]
     try:
-        patches = look()
+        patches = [feed["patches"] for feed in calibrate()]
     finally:
         for hook in hooks:
             hook.remove()

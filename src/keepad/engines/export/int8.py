@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from keepad.arrays import Array
+from keepad.engines.export.feeds import Feed
 from keepad.engines.export.gptq import LEVELS_BESIDE_BYTES
 from keepad.engines.sessions import available_threads
 
@@ -17,14 +18,12 @@ _SCOPES = "pkg.torch.onnx.name_scopes"  # under which torch writes the modules t
 _LAYER = re.compile(r"\.blocks\.(\d+)\.(?:attn|mlp)\.(\w+)")
 # Squared error that integers may make in what a segment gives, relative to its spread. What the first one makes wrong
 # goes through all others and decides who stays.
-_TOLERATED = {"prefix": 1.1e-3, "middle": 3e-3, "tail": 3e-3, "tail-whole": 3e-3}
+_TOLERATED = {"early": 1.1e-3, "middle": 3e-3, "late": 3e-3, "late-whole": 3e-3}
 _LOOKED_AT = 12  # feeds that say so
 _MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")  # operations that a quantiser may stand before
 
-Feed = dict[str, Array]
 
-
-def in_integers(
+def quantise_segment(
     graph: Path,
     feeds: Sequence[Feed],
     read: Callable[[str], Any],

@@ -1,7 +1,6 @@
-"""Segments of a pass as modules of plain tensors, so that they can be exported: everything between two decisions.
+"""Segments: the steps of a pass between two decisions, as modules of plain tensors that can be exported.
 
-Each one takes the live tokens of one image, however many they are, and answers for its live cells; `decisions.py`
-stands between them.
+Each one takes the live tokens of one image, any number of them; `keepad.inference` makes the decisions in between.
 """
 
 from __future__ import annotations
@@ -11,140 +10,142 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from keepad.budgets import on_lattice
-from keepad.dissimilarity import dissimilarity_outside, near_of
-from keepad.network import KeepAD
-from keepad.tokens import Shares, Tokens
+from keepad.engines.network import SCORES, late_name
+from keepad.network import Network
+from keepad.routing.grid import is_landmark
+from keepad.tokens import Merge, Tokens
 
 
 class Segment(nn.Module):
-    """What all segments share.
+    """A part of the network with named inputs and outputs.
 
     Args:
-        model: The detector that they are cut from.
+        network: The network that it is cut from.
     """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    def __init__(self, model: KeepAD) -> None:
+    def __init__(self, network: Network) -> None:
         super().__init__()
-        self.model = model
-        self._grid = model.grid
+        self.network = network
+        self._grid = network.grid
 
-    def tokens(self, x: Tensor, index: Tensor, shares: Shares) -> Tokens:
-        """Live tokens of one image, (prefix + n, C), their (n,) places and which of them its cells share."""
-        return replace(self.model.backbone.tokens_at(x, index, self._grid), shares=(shares,))
-
-    def dissimilarity(self, tokens: Tokens, shares: Shares) -> Tensor:
-        """The same as `KeepAD.dissimilarity`, without its shortcut for whole grids."""
-        near = near_of(shares.cells, self._grid)
-        return dissimilarity_outside(tokens.patches(), near, place=shares.place)
+    def tokens(self, x: Tensor, index: Tensor, merge: Merge, entry: Tensor | None = None) -> Tokens:
+        """Live tokens of one image, from (prefix + n, C) features and (n,) grid indices."""
+        return replace(self.network.backbone.tokens_at(x, index, self._grid), merges=(merge,), entry=entry)
 
 
-class Prefix(Segment):
+class Early(Segment):
     """From the pixels of the live patches to the tokens that enter the shallow router."""
 
-    inputs = ("patches", "index", "mass")
+    inputs = ("patches", "index", "size")
     outputs = ("embedded",)
 
-    def __init__(self, model: KeepAD) -> None:
-        super().__init__(model)
-        model.backbone.positions(self._grid)  # resampled now, or every engine would resample them its own way
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        network.backbone.positions(self._grid)  # resample now; engines have interpolations of their own
         self._cells = torch.arange(self._grid[0] * self._grid[1])
 
-    def forward(self, patches: Tensor, index: Tensor, mass: Tensor) -> tuple[Tensor]:
+    def forward(self, patches: Tensor, index: Tensor, size: Tensor) -> tuple[Tensor]:
         """
         Args:
             patches: (n, 3 * height * width) uint8 pixels, channel by channel.
-            index: (n,) their places on the grid, ascending.
-            mass: (n,) cells that share each of them.
+            index: (n,) grid indices of the patches, ascending.
+            size: (n,) cells per patch.
         """
-        model = self.model
-        levels = patches.float()
-        pixels = levels if model.backbone.normalises else levels / 255
-        tokens = model.backbone.embed_patches(pixels, index, self._grid)
-        tokens = replace(tokens, shares=(Shares(self._cells, self._cells, mass),))  # only the mass is asked for
-        return (model.backbone.run(tokens, 1, model.placement.shallow - 1).x,)
+        backbone = self.network.backbone
+        pixels = patches.float() if backbone.normalises else patches.float() / 255
+        tokens = backbone.embed_patches(pixels, index, self._grid)
+        # Before the shallow router only the sizes matter: they weigh attention.
+        return (self.network.early(replace(tokens, merges=(Merge(self._cells, self._cells, size),))).x,)
 
 
 class Scores(Segment):
-    """What the shallow router makes of its tokens. It decides between tokens that differ little, so it is computed in
-    single precision in every export, which costs next to nothing."""
+    """From the tokens that enter the shallow router to their scores; cheap, and always in single precision."""
 
-    inputs = ("tokens", "place", "mass")
+    inputs = ("tokens", "token", "size")
     outputs = ("scores",)
 
-    def __init__(self, model: KeepAD) -> None:
-        super().__init__(model)
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
         self._cells = torch.arange(self._grid[0] * self._grid[1])
-        self._landmarks = on_lattice(self._cells, self._grid).nonzero().squeeze(1)
+        self._landmarks = is_landmark(self._cells, self._grid).nonzero().squeeze(1)
 
-    def forward(self, x: Tensor, place: Tensor, mass: Tensor) -> tuple[Tensor]:
+    def forward(self, x: Tensor, token: Tensor, size: Tensor) -> tuple[Tensor]:
         """
         Args:
-            x: (prefix + n, C) what the first segment gives.
-            place: (N,) which of the patches among them each cell of the grid has.
-            mass: (n,) cells that share each of them.
+            x: (prefix + n, C) output of the first segment.
+            token: (N,) position of each cell's token among the patches.
+            size: (n,) cells per patch.
         """
-        shares = Shares(self._cells, place, mass)
-        patches = x[self.model.backbone.prefix :]
-        return (self.model.shallow(patches, self._cells, self._grid, shares, self._landmarks),)
+        merge = Merge(self._cells, token, size)
+        patches = x[self.network.backbone.prefix :]
+        return (self.network.shallow(patches, self._cells, self._grid, merge, self._landmarks),)
 
 
 class Middle(Segment):
     """From the tokens that the shallow router kept to those that enter the deep one, their dissimilarity and risk.
 
     Args:
-        model: The detector that it is cut from.
-        turn: (C, C) the rotation by which its tokens come turned, if they do; see `rounding`.
+        network: The network that it is cut from.
+        rotation: (C, C) rotation of its input tokens, if any; see `gptq`.
     """
 
-    inputs = ("tokens", "index", "cells", "place", "mass")
-    outputs = ("entering", "unlike", "risk")
+    inputs = ("tokens", "index", "cells", "token", "size")
+    outputs = ("entering", "entry", "risk")
 
-    def __init__(self, model: KeepAD, turn: Tensor | None = None) -> None:
-        super().__init__(model)
-        self._turn = turn
+    def __init__(self, network: Network, rotation: Tensor | None = None) -> None:
+        super().__init__(network)
+        self._rotation = rotation
 
     def forward(
-        self, x: Tensor, index: Tensor, cells: Tensor, place: Tensor, mass: Tensor
+        self, x: Tensor, index: Tensor, cells: Tensor, token: Tensor, size: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        model, shares = self.model, Shares(cells, place, mass)
-        first, last = model.placement.shallow, model.placement.deep - 1
-        x = x if self._turn is None else x @ self._turn.T
-        tokens = model.backbone.run(self.tokens(x, index, shares), first, last)
-        unlike = self.dissimilarity(tokens, shares)
-        return tokens.x, unlike, model.risk(tokens.patches(), unlike, shares)
+        x = x if self._rotation is None else x @ self._rotation.T
+        tokens = self.network.middle(self.tokens(x, index, Merge(cells, token, size)))
+        (risk,) = self.network.risks(tokens)
+        entry = self.network.dissimilarity(tokens) if tokens.entry is None else tokens.entry
+        return tokens.x, entry, risk
 
 
-class Tail(Segment):
-    """From the tokens that the deep router kept to what the head reads in them.
+class Late(Segment):
+    """From the tokens that the deep router kept to the responses of the head.
 
     Args:
-        model: The detector that it is cut from.
+        network: The network that it is cut from.
         last: Last block that runs.
     """
 
-    inputs = ("tokens", "index", "cells", "place", "mass", "entry")
+    inputs = ("tokens", "index", "cells", "token", "size", "entry")
     outputs = ("responses", "cls")
 
-    def __init__(self, model: KeepAD, last: int) -> None:
-        super().__init__(model)
-        self.layers = tuple(layer for layer in model.placement.head_layers if layer <= last)
+    def __init__(self, network: Network, last: int) -> None:
+        super().__init__(network)
+        self._last = last
 
     def forward(
-        self, x: Tensor, index: Tensor, cells: Tensor, place: Tensor, mass: Tensor, entry: Tensor
+        self, x: Tensor, index: Tensor, cells: Tensor, token: Tensor, size: Tensor, entry: Tensor
     ) -> tuple[Tensor, Tensor]:
         """(layers, m) responses of the cells and (layers,) of the CLS token."""
-        model, head, shares = self.model, self.model.head, Shares(cells, place, mass)
-        tokens, done = self.tokens(x, index, shares), model.placement.deep - 1
-        responses, cls = [], []
-        for layer in self.layers:
-            tokens, done = model.backbone.run(tokens, done + 1, layer), layer
-            features = model.backbone.norm(tokens.x)
-            unlike = self.dissimilarity(tokens, shares) if head.reads_dissimilarity(layer) else None
-            early = entry if head.reads_entry else None
-            responses.append(head.patch_response(layer, tokens.on_cells(tokens.patches(features)), unlike, early))
-            cls.append(head.cls_response(layer, tokens.cls(features)))
-        return torch.stack(responses), torch.cat(cls)
+        tokens = self.tokens(x, index, Merge(cells, token, size), entry)
+        responses = self.network.respond(tokens, self._last)
+        return torch.stack([own for (own,) in responses.patch.values()]), torch.cat(list(responses.cls.values()))
+
+
+def segments_of(network: Network, rotation: Tensor | None = None) -> dict[str, Segment]:
+    """The segments of all operating points, by name.
+
+    Args:
+        network: The network.
+        rotation: Rotation of the tokens that the first segment outputs, if any; see `gptq`.
+    """
+    placement = network.placement
+    segments: dict[str, Segment] = {
+        "early": Early(network),
+        SCORES: Scores(network),
+        "middle": Middle(network, rotation),
+    }
+    for last in (placement.exit, placement.head_layers[-1]):
+        segments.setdefault(late_name(placement.exit, last), Late(network, last))
+    return segments

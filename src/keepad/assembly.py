@@ -1,0 +1,102 @@
+"""Networks put together from a backbone and the content of a checkpoint, or with random parts. Needs torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from keepad.backbone import Backbone, BackboneSpec, build_backbone, load_backbone
+from keepad.checkpoint import CheckpointInfo, read_checkpoint
+from keepad.console import Say
+from keepad.errors import KeepADError
+from keepad.head import PrototypeHead
+from keepad.network import Network, trained_tensors
+from keepad.presets import Calibration, Placement
+from keepad.routing.selectors import DeepSelector, ShallowSelector
+
+HELD_OUT = "held_out."  # heads trained without a fold of the source; only stage 2 uses them
+
+
+def load_checkpoint(path: Path, *, device: str | torch.device | None, weights: str | Path | None, say: Say) -> Network:
+    """The network of a checkpoint file, its backbone checked against the one that it was trained on."""
+    info, tensors = read_checkpoint(path)
+    backbone, spec, digest = load_backbone(info.backbone, file=weights, say=say)
+    if info.backbone_digest is not None and digest != info.backbone_digest:
+        raise KeepADError(
+            f"{path.name} was trained on other weights of {info.backbone} than those found ({digest[:12]}… instead of "
+            f"{info.backbone_digest[:12]}…); use the weights it was trained on or train it anew."
+        )
+    if (info.mean, info.std, info.antialias) != (spec.mean, spec.std, spec.antialias):
+        raise KeepADError(f"{path.name} was trained with another preprocessing of {info.backbone}; train it anew.")
+    return assemble(backbone, info, tensors, source=path.name).to(choose_device(device))
+
+
+def assemble(backbone: Backbone, info: CheckpointInfo, tensors: Mapping[str, Any], *, source: str) -> Network:
+    """A network from a backbone and the content of a checkpoint; `source` names it in messages."""
+    state = {name: torch.as_tensor(value) for name, value in tensors.items() if not name.startswith(HELD_OUT)}
+    network = Network(
+        backbone,
+        PrototypeHead(info.placement.head_layers, backbone.width, info.scales),
+        ShallowSelector(backbone.width, cue="shallow.dissimilarity" in state),
+        DeepSelector(backbone.width, cue="deep.dissimilarity" in state),
+        placement=info.placement,
+        calibration=info.calibration,
+        image_size=info.image_size,
+        name=info.name,
+        provenance=info.provenance,
+    )
+    expected = trained_tensors(network)
+    if set(expected) != set(state) or any(expected[name].shape != state[name].shape for name in expected):
+        raise KeepADError(f"{source} does not fit {backbone.name}; it was made for another backbone or is damaged.")
+    if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
+        raise KeepADError(f"{source} holds values that are not finite; get the checkpoint again.")
+    network.load_state_dict(state, strict=False)
+    return network
+
+
+def untrained(name: str, *, seed: int = 0, image_size: tuple[int, int] | None = None) -> Network:
+    """A network with random weights throughout: right for measuring time, useless for finding defects."""
+    backbone, spec = build_backbone(name, seed=seed)
+    return with_fresh_parts(backbone, spec, seed=seed, image_size=image_size)
+
+
+def with_fresh_parts(
+    backbone: Backbone,
+    spec: BackboneSpec,
+    *,
+    seed: int = 0,
+    placement: Placement | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> Network:
+    """A network whose head and selectors are freshly initialised from `seed`."""
+    placement = placement or Placement.for_depth(backbone.depth)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Network(
+            backbone,
+            PrototypeHead(placement.head_layers, backbone.width),
+            ShallowSelector(backbone.width),
+            DeepSelector(backbone.width),
+            placement=placement,
+            calibration=Calibration(),
+            image_size=image_size or spec.image_size,
+            name="untrained",
+        )
+
+
+def choose_device(device: str | torch.device | None) -> torch.device:
+    """The device of that name; if None, a GPU if there is one, else the CPU."""
+    if device is not None:
+        try:
+            chosen = torch.device(device)
+            torch.empty(0, device=chosen)
+        except (RuntimeError, AssertionError) as error:
+            raise KeepADError(f"the device {device!r} cannot be used here; leave it out or use 'cpu'.") from error
+        return chosen
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about old drivers; the question is only whether there is a GPU
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")

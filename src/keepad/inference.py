@@ -1,0 +1,230 @@
+"""One pruned pass: encode, route, respond, recover, score. Written once for every network that can run the steps.
+
+A network (torch or an engine) computes features and scores; every decision between its steps is made here in NumPy, so
+that no engine can disagree with torch about which tokens stay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+
+from keepad.arrays import Array
+from keepad.presets import Calibration, OperatingPoint, PixelBudget, Placement
+from keepad.recovery import RouterScores, Upsampler, recover
+from keepad.routing import Grid, PixelRouting, keep_deep, keep_shallow, route_pixels, standardise
+from keepad.scoring import image_score
+
+
+@dataclass(frozen=True)
+class Inference:
+    """The result of one image, from the network to its Prediction.
+
+    Attributes:
+        score: Image score.
+        patch_map: (rows, columns) recovered responses.
+        anomaly_map: (H, W) the same at input size, float32.
+        survivors_shallow: Grid indices alive after the shallow router, ascending.
+        survivors: Grid indices alive after the deep router, ascending.
+        evidence: E(I), or None where the deep router did not run.
+        pixel_routing: Decision of the pixel router, or None where it did not run.
+    """
+
+    score: float
+    patch_map: Array
+    anomaly_map: Array
+    survivors_shallow: Array
+    survivors: Array
+    evidence: float | None
+    pixel_routing: PixelRouting | None = None
+
+
+@dataclass
+class Stages:
+    """Seconds spent in each stage of a pass, in the order of the pass.
+
+    Attributes:
+        wait: Called at every mark to let the device finish; only timing needs it, and it would slow a GPU down.
+    """
+
+    NAMES: ClassVar[tuple[str, ...]] = ("embed", "early", "routing", "middle", "late", "recovery", "scoring")
+
+    wait: Callable[[], None] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    _last: float = field(default_factory=time.perf_counter)
+
+    def mark(self, stage: str) -> None:
+        """Add the time since the last mark to `stage`."""
+        if self.wait is not None:
+            self.wait()
+        now = time.perf_counter()
+        self._add(stage, now - self._last)
+        self._last = now
+
+    def mark_concurrent(self, parts: Sequence[dict[str, float]]) -> None:
+        """Share the time since the last mark among stages that ran concurrently, in proportion to their seconds."""
+        now = time.perf_counter()
+        total = sum(sum(seconds.values()) for seconds in parts) or 1.0
+        for stage, seconds in (item for part in parts for item in part.items()):
+            self._add(stage, seconds / total * (now - self._last))
+        self._last = now
+
+    def _add(self, stage: str, seconds: float) -> None:
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+
+class LiveTokens(Protocol):
+    """Live tokens of a batch, in whatever form the network holds them."""
+
+    def gather(self, keep: Sequence[Array]) -> Any:
+        """The tokens that the cells at `keep[b]` need, positions among the live cells of image b."""
+
+    def indices(self) -> Sequence[Array]:
+        """(n,) grid indices of the live patches of each image, ascending."""
+
+
+class Steps(Protocol):
+    """The steps of a pass that need a network; what they return is per image, as NumPy arrays."""
+
+    placement: Placement
+    calibration: Calibration
+    image_size: tuple[int, int]
+
+    @property
+    def grid(self) -> Grid: ...
+
+    @property
+    def patch(self) -> tuple[int, int]: ...
+
+    def early_step(self, pixels: Array, routings: Sequence[PixelRouting] | None, stages: Stages) -> Any:
+        """Tokens that enter the shallow router, from (B, H, W, 3) uint8."""
+
+    def shallow_step(self, tokens: Any) -> list[Array]:
+        """(m,) scores of the live cells."""
+
+    def middle_step(self, tokens: Any) -> Any:
+        """Tokens that enter the deep router."""
+
+    def risk_step(self, tokens: Any) -> list[Array]:
+        """(m,) risks of the live cells that enter the deep router."""
+
+    def late_step(self, tokens: Any, last: int, stages: Stages) -> tuple[list[Array], list[Array]]:
+        """(layers, m) responses of the cells and (layers,) responses of the CLS token, head layers up to `last`."""
+
+
+Routings: TypeAlias = dict[PixelBudget | None, list[PixelRouting] | None]
+
+
+def route_all(pixels: Array, patch: tuple[int, int], points: Sequence[OperatingPoint]) -> Routings:
+    """Decisions of the pixel router for each image of a batch, by pixel budget; None for points without one."""
+    return {
+        budget: None if budget is None else [route_pixels(image, patch, budget) for image in pixels]
+        for budget in dict.fromkeys(point.pixels for point in points)
+    }
+
+
+def infer(
+    steps: Steps,
+    pixels: Array,
+    points: Sequence[OperatingPoint],
+    stages: Stages,
+    routings: Routings | None = None,
+) -> dict[str, list[Inference]]:
+    """The result of every image of a batch, (B, H, W, 3) uint8, at every operating point, by its name.
+
+    Points with the same pixel budget share the blocks before the shallow router.
+
+    Args:
+        steps: The network.
+        pixels: The images at input size.
+        points: Operating points.
+        stages: Timer.
+        routings: Decisions of the pixel router, where they were made already.
+    """
+    if routings is None:
+        routings = route_all(pixels, steps.patch, points)
+        stages.mark("routing")
+    results: dict[str, list[Inference]] = {}
+    for budget, routing in routings.items():
+        group = [point for point in points if point.pixels == budget]
+        tokens = steps.early_step(pixels, routing, stages)
+        stages.mark("early")
+        scores = steps.shallow_step(tokens) if any(point.shallow for point in group) else None
+        stages.mark("routing")
+        for point in group:
+            results[point.name] = _infer_point(steps, tokens, scores, point, routing, stages)
+    return {point.name: results[point.name] for point in points}
+
+
+def _infer_point(
+    steps: Steps,
+    tokens: LiveTokens,
+    scores: list[Array] | None,
+    point: OperatingPoint,
+    routings: Sequence[PixelRouting] | None,
+    stages: Stages,
+) -> list[Inference]:
+    """Results of a batch at one point, from the tokens that enter the shallow router."""
+    grid, images = steps.grid, len(tokens.indices())
+    live = [np.arange(grid[0] * grid[1])] * images
+    traces = [RouterScores[Array](None, cells, None) for cells in live]
+    evidence: list[float | None] = [None] * images
+    if point.shallow is not None and scores is not None:
+        live = [keep_shallow(own, cells, grid, point.shallow) for own, cells in zip(scores, live, strict=True)]
+        tokens = tokens.gather(live)  # on a whole grid, positions are grid indices
+        traces = [RouterScores(standardise(own), cells, None) for own, cells in zip(scores, live, strict=True)]
+    entering = tokens.indices()
+    stages.mark("routing")
+    tokens = steps.middle_step(tokens)
+    stages.mark("middle")
+    if point.deep is not None:
+        risks = steps.risk_step(tokens)
+        choices = [keep_deep(risk, cells, grid, point.deep) for risk, cells in zip(risks, live, strict=True)]
+        tokens = tokens.gather([choice.keep for choice in choices])
+        traces = [replace(trace, risk=standardise(risk)) for trace, risk in zip(traces, risks, strict=True)]
+        live = [cells[choice.keep] for cells, choice in zip(live, choices, strict=True)]
+        evidence = [choice.evidence for choice in choices]
+    survivors = tokens.indices()
+    stages.mark("routing")
+    last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
+    responses, cls = steps.late_step(tokens, last, stages)
+    stages.mark("late")
+    maps = [
+        _recover(steps, own, cells, trace, point) for own, cells, trace in zip(responses, live, traces, strict=True)
+    ]
+    stages.mark("recovery")
+    image_scores = [
+        _score(steps, own, own_cls, patch_map, point)
+        for own, own_cls, (patch_map, _) in zip(responses, cls, maps, strict=True)
+    ]
+    stages.mark("scoring")
+    decisions: Sequence[PixelRouting | None] = [None] * images if routings is None else routings
+    rows = zip(image_scores, maps, entering, survivors, evidence, decisions, strict=True)
+    return [Inference(score, *both, *rest) for score, both, *rest in rows]
+
+
+def _recover(
+    steps: Steps, responses: Array, live: Array, trace: RouterScores[Array], point: OperatingPoint
+) -> tuple[Array, Array]:
+    """Patch map and anomaly map of one image, from (layers, m) responses of its live cells."""
+    smoothing = steps.calibration.smoothing if point.smoothing is None else point.smoothing
+    grades = steps.calibration.grades
+    patch_map = recover(responses.mean(0), live, steps.grid, mode=point.recovery, scores=trace, grades=grades)
+    return patch_map, Upsampler(steps.grid, steps.image_size, smoothing)(patch_map)
+
+
+def _score(steps: Steps, responses: Array, cls: Array, patch_map: Array, point: OperatingPoint) -> float:
+    """Score of one image, from (layers, m) responses of its live cells and (layers,) of its CLS token."""
+    layers = steps.placement.head_layers[: len(responses)]
+    return image_score(
+        dict(zip(layers, responses, strict=True)),
+        dict(zip(layers, cls.tolist(), strict=True)),
+        patch_map,
+        kind=point.score,
+        placement=steps.placement,
+        calibration=steps.calibration,
+    )
