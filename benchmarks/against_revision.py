@@ -29,7 +29,7 @@ def serve(engine: str) -> None:
     from keepad.presets import operating_point
 
     try:
-        from keepad.engines.opening import open_detector  # before the redesign
+        from keepad.engines.opening import open_detector  # type: ignore[import-not-found]  # before version 0.2
 
         detector = open_detector(None, engine=engine, device="cpu")
         infer = detector.find

@@ -106,7 +106,7 @@ def draw(rows: list[dict[str, Any]], path: Path, threads: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", type=int, default=2, help="different images per repeat; a batch repeats them")
     parser.add_argument("--warmup", type=int, default=1)

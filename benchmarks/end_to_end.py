@@ -42,7 +42,7 @@ def write_images(folder: Path, count: int) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--points", nargs="+", default=["prune50", "prune70"])
@@ -55,16 +55,16 @@ def main() -> None:
             detector = keepad.load(point=point, engine=args.engine)
             list(detector.predict(paths[:2]))
             undisturbed = sum(detector(read_image(path)).seconds for path in paths)
-            for pictures in (True, False):
+            for overlays in (True, False):
                 started = time.perf_counter()
-                summary = run_folder(detector, paths, Path(folder) / "out", pictures=pictures)
+                summary = run_folder(detector, paths, Path(folder) / "out", overlays=overlays)
                 whole = time.perf_counter() - started
                 forward = sum(row["seconds"] for row in summary.rows)
                 rows.append(
                     {
                         "point": point,
                         "engine": args.engine,
-                        "pictures": pictures,
+                        "overlays": overlays,
                         "images": summary.done,
                         "seconds": whole,
                         "forward_seconds": forward,
@@ -74,7 +74,7 @@ def main() -> None:
                     }
                 )
                 ratios = f"{whole / forward:.3f} (goal {GOAL}), to an undisturbed network {whole / undisturbed:.3f}"
-                print(f"{point}, {'with' if pictures else 'without'} pictures: {ratios}")
+                print(f"{point}, {'with' if overlays else 'without'} overlays: {ratios}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     content = {"command": command_line(["python", *sys.argv]), "goal": GOAL, "rows": rows}
     args.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

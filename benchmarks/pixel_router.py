@@ -25,7 +25,7 @@ POINT = "prune70"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=Path, required=True, help="folder with a folder of images per suite")
     parser.add_argument("--out", type=Path, required=True, help="results are written to OUT.json and OUT.md")
     parser.add_argument("--per-suite", type=int, default=40, help="images per suite, spread evenly over it")

@@ -218,7 +218,7 @@ def to_markdown(content: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=Path, required=True, help="JSON of keepad benchmark, default backbone")
     parser.add_argument("--exported", type=Path, required=True, help="the int8 folder among them")
     parser.add_argument("--out", type=Path, required=True, help="results are written to OUT.json and OUT.md")

@@ -29,5 +29,5 @@ def plan() -> BenchmarkPlan:
 
 
 @pytest.fixture(scope="session")
-def records(tiny: Network, plan: BenchmarkPlan, squares: TimedImages) -> list[Record]:
-    return [record for group in time_network(tiny, plan, squares, weights="random") for record in group]
+def records(tiny_original: Network, plan: BenchmarkPlan, squares: TimedImages) -> list[Record]:
+    return [record for group in time_network(tiny_original, plan, squares, weights="random") for record in group]

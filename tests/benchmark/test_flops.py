@@ -10,10 +10,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from keepad.assembly import with_fresh_parts
 from keepad.backbone import build_backbone
 from keepad.benchmark.flops import BackboneShape, BlockShape, backbone_flops, count_flops, patches_entering, shape_of
 from keepad.inference import Inference
-from keepad.loading import with_fresh_parts
 from keepad.network import Network
 from keepad.presets import POINTS, Placement
 from random_weights import lively

@@ -13,10 +13,10 @@ import numpy as np
 from torch import nn
 
 from keepad.backbone import Backbone
-from keepad.budgets import on_lattice
 from keepad.inference import Inference
 from keepad.network import Network
 from keepad.presets import OperatingPoint, Placement
+from keepad.routing.grid import is_landmark
 
 
 @dataclass(frozen=True)
@@ -112,16 +112,16 @@ def count_flops(network: Network, inference: Inference, point: OperatingPoint) -
     embedded = grid if inference.pixel_routing is None else len(inference.pixel_routing.index)
     entering = patches_entering(network.placement, embedded, shallow, deep, early_exit=point.early_exit)
     embed, linear, attention = backbone_flops(shape_of(network.backbone), embedded, entering)
-    width, uses_entry = network.backbone.width, network.head.uses_entry
+    width = network.backbone.width
     selectors = 0
     # A selector multiplies its key and query weights once per image; a score is then one dot product.
     if point.shallow is not None:
         selectors += 2 * _linear_weights(network.shallow) + 2 * embedded * width
         if network.shallow.dissimilarity is not None:
-            selectors += 2 * embedded * int(on_lattice(np.arange(grid), (rows, columns)).sum()) * width
+            selectors += 2 * embedded * int(is_landmark(np.arange(grid), (rows, columns)).sum()) * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(network.deep) + 2 * 2 * shallow * width
-        uses_entry = uses_entry or network.deep.dissimilarity is not None
+    uses_entry = network.head.uses_entry or network.deep.dissimilarity is not None
     head = 2 * shallow**2 * width if uses_entry else 0
     for layer in (layer for layer in network.placement.head_layers if layer <= len(entering)):
         head += 2 * (deep + 1) * width

@@ -15,6 +15,7 @@ from keepad.benchmark.schedule import schedule
 from keepad.engines.folder import is_exported
 from keepad.errors import KeepADError
 from keepad.images import find_pictures, read_image, spread, to_input
+from keepad.loading import parse_engine
 from keepad.presets import ENGINES, OperatingPoint, with_pixel_router
 
 DTYPES = ("float32", "bfloat16")
@@ -88,8 +89,8 @@ class BenchmarkPlan:
     def variants(self) -> list[tuple[str | Path, OperatingPoint]]:
         """Engines (names) and exports (paths) at every operating point; dense in torch first, for the ratios."""
         points = self.operating_points()
-        runs = [(engine, point) for engine in (*self.engines, *self.exported) for point in points]
-        return list(dict.fromkeys([("torch", points[0]), *runs]))
+        networks: tuple[str | Path, ...] = (*self.engines, *self.exported)
+        return list(dict.fromkeys([("torch", points[0]), *((name, point) for name in networks for point in points)]))
 
     def passes(self, images: int) -> int:
         """Passes of the whole plan with that many different images per repeat: warm-up, timed ones, one for memory."""
@@ -100,18 +101,16 @@ class BenchmarkPlan:
 
 
 def _require_engine(text: str) -> None:
-    engine, colon, precision = text.partition(":")
-    if engine not in ENGINES:
+    if text.partition(":")[0] not in ENGINES:
         raise KeepADError(
             f"there is no engine called {text!r} to time; choose one of {', '.join(ENGINES)}, and name folders of "
             "keepad export with --exported."
         )
+    engine, precision = parse_engine(text)
     if engine != "torch":
-        from keepad.engines.export.writing import check_request  # slow to import
+        from keepad.engines.export import check_request  # slow to import
 
-        check_request(engine, precision if colon else "fp32", images=["timed"])  # they will give int8 its scales
-    elif colon:
-        raise KeepADError(f"torch has no precision after a colon, as in {text!r}; choose it with --dtype.")
+        check_request(engine, precision, images=["the timed images"])
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from keepad.assembly import choose_device, untrained
 from keepad.benchmark.plan import BenchmarkPlan, TimedImages
-from keepad.benchmark.timing import STAGES, Runner, Timing, measure
+from keepad.benchmark.timing import Runner, Timing, measure
 from keepad.checkpoint import bundled_checkpoints, read_info
 from keepad.console import Say, say_on_stderr
+from keepad.engines.export import exported
 from keepad.engines.network import EngineNetwork, open_network
 from keepad.errors import KeepADError
-from keepad.loading import choose_device, exported, load_network, untrained
+from keepad.inference import Stages
+from keepad.loading import load_network, parse_engine
 from keepad.network import Network
 
 
@@ -151,8 +154,7 @@ def _open_engines(
         if opened[folder].info.digests != network.digests():
             raise KeepADError(f"{folder} was exported from another checkpoint than {network.name}; name its own.")
     for name in (name for name in plan.engines if name != "torch"):
-        engine, _, precision = name.partition(":")
-        folder = exported(network, engine, precision or "fp32", say=say, images=images.images)
+        folder = exported(network, *parse_engine(name), say=say, images=images.images)
         opened[name] = open_network(folder, threads=threads)
     return opened
 
@@ -167,7 +169,7 @@ def _require_dtype(dtype: str, device: torch.device) -> None:
 def has_bfloat16(device: torch.device) -> bool:
     """Whether the device computes in bfloat16; torch emulates it on every other CPU."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return device.type == "cpu" and supported is not None and bool(supported())
 
@@ -199,7 +201,7 @@ def _record(backbone: str, timing: Timing, dense: Timing, setting: dict[str, Any
         flops_ratio=flops_ratio,
         realised=ratio / flops_ratio,
         peak_memory_mb=timing.peak_memory_mb,
-        stages=dict(zip(STAGES, (float(part) for part in np.median(timing.stages, axis=0)), strict=True)),
+        stages=dict(zip(Stages.NAMES, (float(part) for part in np.median(timing.stages, axis=0)), strict=True)),
         keep_shallow=timing.keep_shallow,
         keep=timing.keep,
         keep_pixels=timing.keep_pixels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from keepad.assembly import choose_device
 from keepad.benchmark.plan import BenchmarkPlan, TimedImages
 from keepad.benchmark.records import Record
 from keepad.benchmark.schedule import TURN
-from keepad.benchmark.timing import STAGES
 from keepad.console import command_line
 from keepad.errors import KeepADError
 from keepad.files import replacing
-from keepad.loading import choose_device
+from keepad.inference import Stages
 
 _SETTING = ("backbone", "batch", "threads", "dtype", "engine")
 _TIMES = ("point", "ms", "IQR", "x dense", "x FLOPs", "realised", "peak MB", "keep")
@@ -84,7 +84,7 @@ def _time_cells(record: Record) -> tuple[str, ...]:
 
 
 def _stage_cells(record: Record) -> tuple[str, ...]:
-    return record.point, *(f"{record.stages[stage]:.2f}" for stage in STAGES)
+    return record.point, *(f"{record.stages[stage]:.2f}" for stage in Stages.NAMES)
 
 
 def tables(records: Iterable[Record]) -> list[Table]:
@@ -93,7 +93,7 @@ def tables(records: Iterable[Record]) -> list[Table]:
     for (name, batch, threads, dtype, engine), group in groupby(records, key=_setting_cells):
         title = f"{name}, {engine}, batch {batch}, {threads} threads, {dtype}: milliseconds per image"
         times = Table(*_TIMES, title=f"{title}, against dense in the same run", title_justify="left")
-        stages = Table("point", *STAGES, title=f"{title}, by stage", title_justify="left")
+        stages = Table("point", *Stages.NAMES, title=f"{title}, by stage", title_justify="left")
         for record in group:
             times.add_row(*_time_cells(record))
             stages.add_row(*_stage_cells(record))
@@ -112,18 +112,19 @@ def to_markdown(records: Sequence[Record], settings: dict[str, Any]) -> str:
         f"Made by `{settings['command']}`.",
         f"{device}, {machine['cores']} cores, torch {machine['torch']}; {settings['warmup']} warm-ups, "
         f"{settings['repeats']} repeats of {images['per_repeat']} images ({images['source']}); {_EXPLANATION}",
-        _markdown_table((*_SETTING, *_TIMES), [(*_setting_cells(record), *_time_cells(record)) for record in records]),
+        _markdown_table(_TIMES, records, _time_cells),
         "Milliseconds per image by stage:",
-        _markdown_table(
-            (*_SETTING, "point", *STAGES), [(*_setting_cells(record), *_stage_cells(record)) for record in records]
-        ),
+        _markdown_table(("point", *Stages.NAMES), records, _stage_cells),
     ]
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def _markdown_table(
+    columns: Sequence[str], records: Iterable[Record], cells: Callable[[Record], tuple[str, ...]]
+) -> str:
+    header = (*_SETTING, *columns)
+    rows = [header, ("---",) * len(header), *((*_setting_cells(record), *cells(record)) for record in records)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def write_report(path: str | Path, records: Sequence[Record], settings: dict[str, Any]) -> Path:

@@ -26,8 +26,6 @@ from keepad.inference import Inference, Stages
 from keepad.network import Network
 from keepad.presets import OperatingPoint
 
-STAGES = ("embed", "early", "routing", "middle", "late", "recovery", "scoring")
-
 
 @dataclass(frozen=True)
 class Runner:
@@ -46,7 +44,7 @@ class Runner:
 
     def run(self, pixels: Array) -> list[Inference]:
         """Inferences of a batch, (B, H, W, 3) uint8."""
-        return self.network.infer(pixels, [self.point], None)[self.point.name]
+        return self.network.infer(pixels, [self.point])[self.point.name]
 
     def timed(self, pixels: Array) -> tuple[float, Stages, list[Inference]]:
         """Seconds of a pass, the same by stage, and its inferences."""
@@ -91,7 +89,8 @@ class Timing:
     @property
     def per_repeat(self) -> Array:
         """(repeats,) milliseconds per image."""
-        return self.ms.mean(1)
+        means: Array = self.ms.mean(1)
+        return means
 
 
 def measure(
@@ -117,7 +116,7 @@ def measure(
         runners[turn.variant].run(batches[turn.repeat % len(batches)])
         advance()
     seconds = np.zeros((len(runners), repeats, len(batches)))
-    stages = np.zeros((len(runners), repeats, len(STAGES)))
+    stages = np.zeros((len(runners), repeats, len(Stages.NAMES)))
     costs: list[list[tuple[float, ...]]] = [[] for _ in runners]
     with _without_garbage_collection():
         for turn in schedule(len(runners), repeats, len(batches)):
@@ -126,16 +125,17 @@ def measure(
             advance()
             for batch in turn.batches:
                 seconds[turn.variant, turn.repeat, batch], marks, inferences = runner.timed(batches[batch])
-                stages[turn.variant, turn.repeat] += [marks.seconds.get(stage, 0.0) for stage in STAGES]
+                stages[turn.variant, turn.repeat] += [marks.seconds.get(stage, 0.0) for stage in Stages.NAMES]
                 if turn.repeat == 0:  # later repeats keep the same tokens
                     costs[turn.variant] += [_costs(sizes, inference, runner.point) for inference in inferences]
                 advance()
     to_ms = 1e3 / len(batches[0])
     timings = []
     for i, runner in enumerate(runners):
-        means = (float(value) for value in np.mean(costs[i], axis=0))
+        flops, keep_shallow, keep, keep_pixels = (float(mean) for mean in np.mean(costs[i], axis=0))
         peak = peak_memory_mb(runner.network, batches[0], runner.point)
-        timings.append(Timing(runner, seconds[i] * to_ms, stages[i] * to_ms / len(batches), *means, peak))
+        ms, stages_ms = seconds[i] * to_ms, stages[i] * to_ms / len(batches)
+        timings.append(Timing(runner, ms, stages_ms, flops, keep_shallow, keep, keep_pixels, peak))
         advance()
     return timings
 
