@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import numpy as np
@@ -60,12 +59,12 @@ def test_a_presence_near_zero_is_nearly_a_dropped_token(tiny: Network, images: t
 
 @pytest.fixture
 def trainable(tiny: Network) -> Network:
-    """A copy of the network with trainable selectors."""
-    network = copy.deepcopy(tiny).requires_grad_(False)
-    for selector in (network.shallow, network.deep):
+    """The network with trainable selectors."""
+    tiny.requires_grad_(False)
+    for selector in (tiny.shallow, tiny.deep):
         selector.requires_grad_(True)
-    network.deep.gate.data.fill_(0.5)  # initially 0, where the prototype term has no gradient
-    return network
+    tiny.deep.gate.data.fill_(0.5)  # initially 0, where the prototype term has no gradient
+    return tiny
 
 
 def test_the_detection_loss_reaches_both_selectors(trainable: Network, images: torch.Tensor) -> None:
