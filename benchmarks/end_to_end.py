@@ -1,10 +1,9 @@
 """A whole `keepad predict` against the forward passes in it: `python benchmarks/end_to_end.py --out end_to_end.json`.
 
-Two hundred JPEG files (the demo images in turns, 900 pixels wide, each with its own noise) go through the same code
-that the command runs: reading, resizing, forward pass, lines, overlays and report. Its wall time is divided by the sum
-of its own forward times (the goal is at most 1.15), and by that of the same files, decoded beforehand, with nothing
-beside the network: on few cores, what runs beside it slows it down, and the first ratio does not see that. Loading the
-model is not part of it.
+Two hundred JPEG files (the demo images in rotation, 900 pixels wide, each with its own noise) go through the code of
+the command: reading, resizing, forward pass, lines, overlays and report. Its wall time is divided by the sum of its own
+forward times (the goal is at most 1.15), and by the forward times of the same files with nothing running beside the
+network, because on few cores the rest slows the network down. Loading the model is not included.
 """
 
 from __future__ import annotations
@@ -19,18 +18,19 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+import keepad
 from keepad.console import command_line
 from keepad.demo import demo_images
-from keepad.engines.opening import open_detector
 from keepad.images import read_image
 from keepad.output.folder import run_folder
+from keepad.presets import ENGINES
 
 GOAL = 1.15
 WIDTH = 900
 
 
 def write_images(folder: Path, count: int) -> list[Path]:
-    """The JPEG files."""
+    """Paths of `count` JPEG files."""
     demos, paths = [demo.image.convert("RGB") for demo in demo_images()], []
     for number in range(count):
         image = demos[number % len(demos)].resize((WIDTH, WIDTH))
@@ -42,29 +42,29 @@ def write_images(folder: Path, count: int) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--points", nargs="+", default=["prune50", "prune70"])
-    parser.add_argument("--engine", default="torch")
+    parser.add_argument("--engine", default="torch", choices=ENGINES)
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         paths = write_images(Path(folder), args.count)
         for point in args.points:
-            detector = open_detector(None, point, engine=args.engine)
+            detector = keepad.load(point=point, engine=args.engine)
             list(detector.predict(paths[:2]))
             undisturbed = sum(detector(read_image(path)).seconds for path in paths)
-            for pictures in (True, False):
+            for overlays in (True, False):
                 started = time.perf_counter()
-                summary = run_folder(detector, paths, Path(folder) / "out", pictures=pictures)
+                summary = run_folder(detector, paths, Path(folder) / "out", overlays=overlays)
                 whole = time.perf_counter() - started
                 forward = sum(row["seconds"] for row in summary.rows)
                 rows.append(
                     {
                         "point": point,
                         "engine": args.engine,
-                        "pictures": pictures,
+                        "overlays": overlays,
                         "images": summary.done,
                         "seconds": whole,
                         "forward_seconds": forward,
@@ -73,8 +73,8 @@ def main() -> None:
                         "ratio_to_undisturbed": whole / undisturbed,
                     }
                 )
-                told = f"{whole / forward:.3f} (goal {GOAL}), against an undisturbed network {whole / undisturbed:.3f}"
-                print(f"{point}, {'with' if pictures else 'without'} pictures: {told}")
+                ratios = f"{whole / forward:.3f} (goal {GOAL}), to an undisturbed network {whole / undisturbed:.3f}"
+                print(f"{point}, {'with' if overlays else 'without'} overlays: {ratios}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     content = {"command": command_line(["python", *sys.argv]), "goal": GOAL, "rows": rows}
     args.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -3,10 +3,10 @@
 Feeds synthetic 518x518 maps and masks to one PixelMetrics per operating point, all alive at once, and prints the extra
 peak memory two ways:
 
-- resident: growth of the process's peak resident set (getrusage) since just before the first PixelMetrics was made and
-  after one image had been generated, so imports and the generator are not counted. It holds all that updates touch.
-- traced: peak of the Python and NumPy allocations made since then (tracemalloc). It also counts bins that were reserved
-  and never touched, and does not depend on what the process used before.
+- resident: growth of the process's peak resident set (getrusage), counted from after one image was generated, so
+  without imports and the generator; all memory that updates touch.
+- traced: peak of the Python and NumPy allocations made since then (tracemalloc); includes bins that were reserved but
+  never touched, and does not depend on earlier memory of the process.
 
 Maps imitate the model: a smooth 37x37 grid for each of five layers, sigmoid, mean over layers, bilinear up-sampling.
 """

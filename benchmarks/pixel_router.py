@@ -1,8 +1,8 @@
-"""What the pixel router is worth: `python benchmarks/pixel_router.py --data ../shared/data --out docs/pixels/router`.
+"""Speed-up of the pixel router: `python benchmarks/pixel_router.py --images ../shared/data --out docs/pixels/router`.
 
-prune70 with it and without it take turns, as in `keepad benchmark`, and nothing else does: what is asked is their
-ratio, on a shared machine it needs many repeats, and dense is most of a benchmark's time. Each image's two times are
-medians over the repeats, which passing noise does not move, and a suite's ratio is that of their means.
+prune70 with and without it, interleaved as in `keepad benchmark` but without dense, whose passes would take most of the
+time: on a shared machine the ratio needs many repeats. The time of an image is its median over the repeats, which is
+robust to passing noise; the ratio of a suite is that of the means over its images.
 """
 
 from __future__ import annotations
@@ -10,87 +10,54 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from keepad.benchmark.timing import TURN, TorchRunner, _timed_pass, pictures, schedule
+from keepad.benchmark import Runner, measure, timed_images
+from keepad.benchmark.schedule import TURN
 from keepad.console import command_line, progress
-from keepad.detector import Stages
-from keepad.loading import load
+from keepad.loading import load_network
 from keepad.presets import with_pixel_router
 
 SUITES = ("mpdd", "mvtec", "mtd", "dagm", "ksdd")
 POINT = "prune70"
 
 
-@dataclass(frozen=True)
-class Suite:
-    """Milliseconds of a suite, (repeats, images), and the mean share of patches that entered."""
-
-    without: np.ndarray
-    with_it: np.ndarray
-    keep: float
-
-    @property
-    def ratio(self) -> float:
-        return float(np.median(self.without, 0).mean() / np.median(self.with_it, 0).mean())
-
-
-@torch.inference_mode()
-def timed(runners: list[TorchRunner], repeats: int, title: str) -> Suite:
-    """Both on all images, in turns of a few."""
-    turns = schedule(len(runners), repeats, runners[0].batches)
-    ms, kept = np.zeros((len(runners), repeats, runners[0].batches)), np.ones(runners[0].batches)
-    with progress(title, len(turns)) as advance:
-        for turn in turns:
-            runner = runners[turn.point]
-            runner.run(turn.batches[-1], Stages())
-            for batch in turn.batches:
-                seconds, _, (outcome,) = _timed_pass(runner, batch)
-                ms[turn.point, turn.repeat, batch] = 1e3 * seconds
-                if outcome.thinned is not None:
-                    kept[batch] = len(outcome.thinned.index) / len(outcome.thinned.owner)
-            advance(1)
-    return Suite(*ms, float(kept.mean()))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--data", type=Path, required=True)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=Path, required=True, help="folder with a folder of images per suite")
     parser.add_argument("--out", type=Path, required=True, help="results are written to OUT.json and OUT.md")
-    parser.add_argument("--images", type=int, default=40, help="of each suite, spread over it")
+    parser.add_argument("--per-suite", type=int, default=40, help="images per suite, spread evenly over it")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    model = load(device="cpu")
-    found: dict[str, Suite] = {}
-    for suite in SUITES:
-        images = pictures(args.data / suite, args.images).images
-        runners = [TorchRunner(model, with_pixel_router(POINT, choice), images, 1) for choice in ("off", "on")]
-        found[suite] = timed(runners, args.repeats, suite)
-    command, mean = command_line(["python", *sys.argv]), float(np.mean([one.ratio for one in found.values()]))
-    rows = {
-        name: {"ratio": one.ratio, "keep": one.keep, "without": one.without.tolist(), "with": one.with_it.tolist()}
-        for name, one in found.items()
-    }
-    content = {"command": command, "point": POINT, "mean": mean, "suites": rows}
-    args.out.with_suffix(".json").write_text(json.dumps(content) + "\n", encoding="utf-8")
+    network = load_network(None, device="cpu")
+    runners = [Runner(network, with_pixel_router(POINT, choice)) for choice in ("off", "on")]
+    command = command_line(["python", *sys.argv])
     lines = [
         f"Made by `{command}`.",
         "",
-        f"{POINT} with the pixel router against {POINT} without, torch, one image at a time; {args.repeats} repeats of",
-        f"{args.images} images of each suite, interleaved {TURN} passes at a time. Times are means over the images of",
+        f"{POINT} with the pixel router against {POINT} without, torch, batch 1; {args.repeats} repeats of",
+        f"{args.per_suite} images per suite, interleaved {TURN} passes at a time. Times are means over the images of",
         "their medians over the repeats.",
         "",
         "| suite | ms without | ms with | times as fast | patches that enter |",
         "|---|---|---|---|---|",
     ]
-    for name, one in found.items():
-        without, with_it = (np.median(part, 0).mean() for part in (one.without, one.with_it))
-        lines.append(f"| {name} | {without:.1f} | {with_it:.1f} | {one.ratio:.3f} | {one.keep:.1%} |")
+    suites = {}
+    with progress("suites", len(SUITES)) as advance:
+        for suite in SUITES:
+            batches = timed_images(args.images / suite, args.per_suite).batches(network.image_size, 1)
+            off, on = measure(runners, batches, network, warmup=1, repeats=args.repeats)
+            without, routed = (float(np.median(timing.ms, axis=0).mean()) for timing in (off, on))
+            ratio, keep = without / routed, on.keep_pixels
+            suites[suite] = {"ratio": ratio, "keep": keep, "without": off.ms.tolist(), "with": on.ms.tolist()}
+            lines.append(f"| {suite} | {without:.1f} | {routed:.1f} | {ratio:.3f} | {keep:.1%} |")
+            advance()
+    mean = float(np.mean([content["ratio"] for content in suites.values()]))
     lines += [f"| mean | | | {mean:.3f} | |", ""]
+    content = {"command": command, "point": POINT, "mean": mean, "suites": suites}
+    args.out.with_suffix(".json").write_text(json.dumps(content) + "\n", encoding="utf-8")
     args.out.with_suffix(".md").write_text("\n".join(lines), encoding="utf-8")
 
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from keepad.training.plan import DetectorPlan, RouterPlan
 from lightning_fabric import Fabric
 from PIL import Image
 
 import keepad
 from keepad.console import progress
 from keepad.data import read_dataset
+from keepad.training.plan import DetectorPlan, RouterPlan
 from keepad.training.recipe import RECIPES, ROUTER_RECIPES
 from keepad.training.stage1 import train_detector
 from keepad.training.stage2 import train_routers

@@ -1,7 +1,7 @@
-"""FLOPs of a pass, counted from the tokens that really ran and from the sizes of the layers they ran through.
+"""FLOPs of a pass, counted from the tokens that ran and the sizes of the layers.
 
-A multiply-add is two FLOPs. What is counted are products with weights and attention: patch embedding, linear layers,
-QK^T and AV, selectors, and the head. Norms, activations, softmax and sums are not; they add about one percent.
+A multiply-add is two FLOPs. Counted are patch embedding, linear layers, QK^T and AV of attention, selectors and the
+head; not norms, activations, softmax and sums, which add about one percent.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 from torch import nn
 
 from keepad.backbone import Backbone
-from keepad.budgets import on_lattice
-from keepad.detector import Finding
-from keepad.network import KeepAD, Outcome
+from keepad.inference import Inference
+from keepad.network import Network
 from keepad.presets import OperatingPoint, Placement
+from keepad.routing.grid import is_landmark
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class BackboneShape:
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs of one image by what they were spent on."""
+    """FLOPs of one image by part of the network."""
 
     embed: int
     linear: int
@@ -65,7 +65,7 @@ class Flops:
 
 
 def shape_of(backbone: Backbone) -> BackboneShape:
-    """The sizes of a backbone, read off its layers."""
+    """The sizes of a backbone, from its layers."""
     blocks = tuple(
         BlockShape(
             projections=_linear_weights(block.attn),
@@ -98,31 +98,33 @@ def backbone_flops(shape: BackboneShape, embedded: int, entering: Sequence[int])
     return 2 * embedded * shape.patch, linear, attention
 
 
-def patches_entering(place: Placement, grid: int, shallow: int, deep: int, *, early_exit: bool) -> list[int]:
+def patches_entering(placement: Placement, grid: int, shallow: int, deep: int, *, early_exit: bool) -> list[int]:
     """Live patches that entered each block that ran, from those of the grid and after each router."""
-    last = place.exit if early_exit else place.head_layers[-1]
-    return [grid if layer < place.shallow else shallow if layer < place.deep else deep for layer in range(1, last + 1)]
+    last = placement.exit if early_exit else placement.head_layers[-1]
+    blocks = range(1, last + 1)
+    return [grid if block < placement.shallow else shallow if block < placement.deep else deep for block in blocks]
 
 
-def count_flops(model: KeepAD, outcome: Outcome | Finding, point: OperatingPoint) -> Flops:
-    """FLOPs that the pass at `point` which led to `outcome` spent on that image."""
-    rows, columns = outcome.patch_map.shape
-    grid, shallow, deep = rows * columns, len(outcome.survivors_shallow), len(outcome.survivors)
-    embedded = grid if outcome.thinned is None else len(outcome.thinned.index)
-    entering = patches_entering(model.placement, embedded, shallow, deep, early_exit=point.early_exit)
-    embed, linear, attention = backbone_flops(shape_of(model.backbone), embedded, entering)
-    width = model.backbone.width
+def count_flops(network: Network, inference: Inference, point: OperatingPoint) -> Flops:
+    """FLOPs that the pass at `point` spent on the image of `inference`."""
+    rows, columns = inference.patch_map.shape
+    grid, shallow, deep = rows * columns, len(inference.survivors_shallow), len(inference.survivors)
+    embedded = grid if inference.pixel_routing is None else len(inference.pixel_routing.index)
+    entering = patches_entering(network.placement, embedded, shallow, deep, early_exit=point.early_exit)
+    embed, linear, attention = backbone_flops(shape_of(network.backbone), embedded, entering)
+    width = network.backbone.width
     selectors = 0
-    # A selector carries its key back through the query once; after that, a score is one product of vectors.
+    # A selector multiplies its key and query weights once per image; a score is then one dot product.
     if point.shallow is not None:
-        selectors += 2 * _linear_weights(model.shallow) + 2 * embedded * width
-        if model.shallow.unlike is not None:
-            selectors += 2 * embedded * int(on_lattice(np.arange(grid), (rows, columns)).sum()) * width
+        selectors += 2 * _linear_weights(network.shallow) + 2 * embedded * width
+        if network.shallow.dissimilarity is not None:
+            selectors += 2 * embedded * int(is_landmark(np.arange(grid), (rows, columns)).sum()) * width
     if point.deep is not None:
-        selectors += 2 * _linear_weights(model.deep) + 2 * 2 * shallow * width
-    head = 2 * shallow**2 * width if model.reads_entry(point) else 0
-    for layer in (layer for layer in model.placement.head_layers if layer <= len(entering)):
+        selectors += 2 * _linear_weights(network.deep) + 2 * 2 * shallow * width
+    uses_entry = network.head.uses_entry or network.deep.dissimilarity is not None
+    head = 2 * shallow**2 * width if uses_entry else 0
+    for layer in (layer for layer in network.placement.head_layers if layer <= len(entering)):
         head += 2 * (deep + 1) * width
-        if model.head.reads_dissimilarity(layer):
+        if network.head.uses_dissimilarity(layer):
             head += 2 * deep**2 * width
     return Flops(embed, linear, attention, selectors, head)

@@ -17,26 +17,30 @@ def benchmark(
         str | None, typer.Option("--backbones", help="Names, separated by commas; the default backbone if left out.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Checkpoint to time instead of the one of a backbone.")
+        str | None, typer.Option("--model", "-m", help="Checkpoint to time instead of those of the backbones.")
     ] = None,
     points: Annotated[
         str, typer.Option("--points", help="Operating points, separated by commas; dense is always timed.")
     ] = "dense,prune30,prune50,prune70",
-    batch: Annotated[str, typer.Option("--batch", "-b", help="Images in one forward pass, for instance 1,8.")] = "1",
+    batch: Annotated[str, typer.Option("--batch", "-b", help="Images per forward pass, for instance 1,8.")] = "1",
     threads: Annotated[
         str | None, typer.Option("--threads", help="CPU threads, for instance 1,2; torch's choice if left out.")
     ] = None,
     dtype: Annotated[
-        str, typer.Option("--dtype", help="float32, bfloat16, or both, separated by a comma.")
+        str, typer.Option("--dtype", help="Dtypes of torch: float32, bfloat16, or both, separated by a comma.")
     ] = "float32",
     engine: Annotated[
         str,
         typer.Option(
-            "--engine",
-            help="What runs the network, separated by commas: torch, openvino, onnx, openvino:int8, or folders of "
-            "keepad export.",
+            "--engine", help="torch, openvino, onnx, separated by commas; a precision after a colon: openvino:int8."
         ),
     ] = "torch",
+    exported: Annotated[
+        str,
+        typer.Option(
+            "--exported", help="Folders of keepad export to time as well, separated by commas; of the same checkpoint."
+        ),
+    ] = "",
     pixel_router: Annotated[
         str | None,
         typer.Option(
@@ -46,21 +50,23 @@ def benchmark(
     images: Annotated[
         Path | None, typer.Option("--images", help="Folder of images to time on; the demo images if left out.")
     ] = None,
-    per_repeat: Annotated[int, typer.Option("--per-repeat", help="Different images in each repeat, at most.")] = 8,
-    warmup: Annotated[int, typer.Option("--warmup", help="Passes of each point before anything is timed.")] = 20,
+    per_repeat: Annotated[int, typer.Option("--per-repeat", help="Different images per repeat, at most.")] = 8,
+    warmup: Annotated[int, typer.Option("--warmup", help="Passes of each variant before anything is timed.")] = 20,
     repeats: Annotated[int, typer.Option("--repeats", help="Timed repeats; their median counts.")] = 5,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="JSON file for the records; a Markdown table comes beside it.")
     ] = None,
     device: DeviceOption = None,
 ) -> None:
-    """Time operating points against dense in one run, beside the FLOPs they were promised to save."""
+    """Time operating points against dense in one run, beside their counted FLOPs."""
     from keepad.backbone import DEFAULT_BACKBONE
-    from keepad.benchmark.timing import Plan, Record, pictures, run, settings_of, tables, write_report
+    from keepad.benchmark import BenchmarkPlan, Record, settings_of, tables, time_plan, timed_images, write_report
     from keepad.console import progress, stdout
     from keepad.files import writable_folder
 
-    plan = Plan(
+    if model and backbones:
+        raise KeepADError("--model names a checkpoint and with it a backbone; leave --backbones out.")
+    plan = BenchmarkPlan(
         backbones=tuple(parts_of(backbones or DEFAULT_BACKBONE)),
         model=model,
         points=tuple(parts_of(points)),
@@ -68,6 +74,7 @@ def benchmark(
         threads=None if threads is None else _numbers("--threads", threads),
         dtypes=tuple(parts_of(dtype)),
         engines=tuple(parts_of(engine)),
+        exported=tuple(Path(folder) for folder in parts_of(exported)),
         pixel_router=pixel_router,
         warmup=warmup,
         repeats=repeats,
@@ -77,14 +84,14 @@ def benchmark(
     if out is not None:
         if out.suffix != ".json":
             raise KeepADError(f"--out must name a .json file, not '{out}'; the Markdown table beside it gets its name.")
-        writable_folder(out.parent)  # known now rather than after minutes of timing
-    shown = pictures(images, plan.images)
-    settings = settings_of(plan, shown, ["keepad", *sys.argv[1:]])
+        writable_folder(out.parent)  # refused now rather than after minutes of timing
+    chosen = timed_images(images, plan.images)
+    settings = settings_of(plan, chosen, ["keepad", *sys.argv[1:]])
     records: list[Record] = []
     interrupted = False
-    with progress("benchmark", plan.passes(len(shown.images))) as advance:
+    with progress("benchmark", plan.passes(len(chosen.images))) as advance:
         try:
-            for group in run(plan, shown, advance=advance):
+            for group in time_plan(plan, chosen, advance=advance):
                 records += group
                 if out is not None:
                     write_report(out, records, settings)
