@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
@@ -22,9 +20,9 @@ def _one_thread():
 
 
 @pytest.fixture(scope="module")
-def detector(tiny_original):
+def detector(make_tiny):
     """A detector on a tiny random network; a copy for each module of tests."""
-    return Detector(copy.deepcopy(tiny_original))
+    return Detector(make_tiny())
 
 
 @pytest.fixture

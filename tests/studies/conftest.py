@@ -13,9 +13,9 @@ from keepad.detector import Detector
 
 
 @pytest.fixture
-def detector(tiny_original):
+def detector(make_tiny):
     """A detector on a tiny random network."""
-    return Detector(copy.deepcopy(tiny_original))
+    return Detector(make_tiny())
 
 
 @pytest.fixture
