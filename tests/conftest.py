@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 
+from keepad.assembly import with_fresh_parts
 from keepad.backbone import Backbone, build_backbone, load_backbone
-from keepad.loading import with_fresh_parts
-from keepad.network import KeepAD
+from keepad.network import Network
 from random_weights import lively
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -30,16 +31,22 @@ def default_backbone() -> Backbone:
 
 
 @pytest.fixture(scope="session")
-def tiny() -> KeepAD:
+def tiny_original() -> Network:
     """A detector on a random 12-block ViT, 192 wide, with a 9x11 grid."""
     backbone, spec = build_backbone("vit_tiny_patch16_224", seed=1)
     return with_fresh_parts(lively(backbone), spec, seed=2, image_size=(9 * 16, 11 * 16))
 
 
+@pytest.fixture
+def tiny(tiny_original: Network) -> Network:
+    """A copy of it that a test may change."""
+    return copy.deepcopy(tiny_original)
+
+
 @pytest.fixture(scope="session")
-def folders(tiny: KeepAD, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tiny_original: Network, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """That detector, exported for both engines."""
-    from keepad.engines.export.writing import export
+    from keepad.engines.export import export
 
     root = tmp_path_factory.mktemp("exported")
-    return {engine: export(tiny, root / engine, engine=engine) for engine in ("openvino", "onnx")}
+    return {engine: export(tiny_original, root / engine, engine=engine) for engine in ("openvino", "onnx")}

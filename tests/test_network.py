@@ -12,11 +12,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from keepad.detector import Detector
 from keepad.dissimilarity import dissimilarity
 from keepad.errors import ImageError, KeepADError
-from keepad.network import KeepAD
+from keepad.network import Network
 from keepad.prediction import Prediction
-from keepad.presets import POINTS, OperatingPoint, Reading, operating_point
+from keepad.presets import POINTS, LogitScale, OperatingPoint, operating_point
 
 
 def pictures(count: int, seed: int = 0) -> list[Image.Image]:
@@ -31,9 +32,8 @@ def pictures(count: int, seed: int = 0) -> list[Image.Image]:
 
 
 @pytest.fixture
-def model(tiny: KeepAD) -> KeepAD:
-    tiny.point = POINTS["prune50"]
-    return tiny
+def model(tiny: Network) -> Detector:
+    return Detector(tiny, "prune50")
 
 
 def same(one: Prediction, other: Prediction, tolerance: float = 1e-4) -> None:
@@ -44,8 +44,8 @@ def same(one: Prediction, other: Prediction, tolerance: float = 1e-4) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_batch_gives_what_its_images_give_alone_in_any_order(model: KeepAD, point: str) -> None:
-    model.point = operating_point(point)
+def test_a_batch_gives_what_its_images_give_alone_in_any_order(model: Detector, point: str) -> None:
+    model.point = point
     images = pictures(5)
     alone = [model(image) for image in images]
     if point != "dense":
@@ -57,8 +57,8 @@ def test_a_batch_gives_what_its_images_give_alone_in_any_order(model: KeepAD, po
                 same(alone[i], prediction)
 
 
-def test_blocks_after_a_router_physically_see_the_survivors_only(model: KeepAD) -> None:
-    blocks: nn.ModuleList = model.backbone.vit.blocks  # type: ignore[assignment]
+def test_blocks_after_a_router_physically_see_the_survivors_only(model: Detector) -> None:
+    blocks: nn.ModuleList = model.network.backbone.vit.blocks  # type: ignore[assignment]
     rows = [0] * len(blocks)
 
     def counting(number: int) -> Callable[..., None]:
@@ -78,7 +78,7 @@ def test_blocks_after_a_router_physically_see_the_survivors_only(model: KeepAD) 
     assert rows == [3 * 100] * 3 + [shallow] * 2 + [final] * 6 + [0]  # routers before 4 and 6, exit after 11
 
 
-def test_dense_keeps_everything_and_runs_to_the_last_block(model: KeepAD) -> None:
+def test_dense_keeps_everything_and_runs_to_the_last_block(model: Detector) -> None:
     model.point = POINTS["dense"]
     prediction = model(pictures(1)[0])
     assert prediction.keep_shallow == prediction.keep_final == 1.0
@@ -86,7 +86,7 @@ def test_dense_keeps_everything_and_runs_to_the_last_block(model: KeepAD) -> Non
 
 
 @pytest.mark.parametrize(("point", "shallow"), [("prune30", 69), ("prune50", 50), ("prune70", 30)])
-def test_pruned_points_keep_what_they_should(model: KeepAD, point: str, shallow: int) -> None:
+def test_pruned_points_keep_what_they_should(model: Detector, point: str, shallow: int) -> None:
     model.point = operating_point(point)
     prediction = model(pictures(1)[0])
     assert len(prediction.survivors_shallow) == max(shallow, 30)  # a 9x11 grid has 30 blocks
@@ -97,12 +97,12 @@ def test_pruned_points_keep_what_they_should(model: KeepAD, point: str, shallow:
     assert 0 <= prediction.evidence <= 1
 
 
-def test_routing_is_deterministic(model: KeepAD) -> None:
+def test_routing_is_deterministic(model: Detector) -> None:
     image = pictures(1)[0]
     same(model(image), model(image), tolerance=0.0)
 
 
-def test_recovery_changes_the_map_alone_and_the_score_the_score_alone(model: KeepAD) -> None:
+def test_recovery_changes_the_map_alone_and_the_score_the_score_alone(model: Detector) -> None:
     image = pictures(2)[1]
     reference = model(image)
 
@@ -124,7 +124,7 @@ def test_recovery_changes_the_map_alone_and_the_score_the_score_alone(model: Kee
     assert not np.array_equal(full_depth.anomaly_map, reference.anomaly_map), "the map reads the last layer too"
 
 
-def test_every_kind_of_image_gives_the_same_prediction(model: KeepAD, tmp_path: Path) -> None:
+def test_every_kind_of_image_gives_the_same_prediction(model: Detector, tmp_path: Path) -> None:
     image = pictures(2)[1]
     image.save(tmp_path / "image.png")
     array = np.asarray(image)
@@ -140,11 +140,11 @@ def test_every_kind_of_image_gives_the_same_prediction(model: KeepAD, tmp_path: 
     ):
         same(expected, model(source))
     assert expected.anomaly_map.shape == model.image_size
-    assert expected.image_size == (50, 40)
+    assert expected.image_size == (40, 50)
     assert expected.grid == (9, 11)
 
 
-def test_a_stream_is_lazy_and_in_order(model: KeepAD) -> None:
+def test_a_stream_is_lazy_and_in_order(model: Detector) -> None:
     taken: list[int] = []
 
     def source():  # type: ignore[no-untyped-def]
@@ -158,7 +158,7 @@ def test_a_stream_is_lazy_and_in_order(model: KeepAD) -> None:
     assert len(list(stream)) == 3
 
 
-def test_an_unreadable_image_raises_or_is_reported(model: KeepAD, tmp_path: Path) -> None:
+def test_an_unreadable_image_raises_or_is_reported(model: Detector, tmp_path: Path) -> None:
     for number, image in enumerate(pictures(3)):
         image.save(tmp_path / f"{number}.png")
     (tmp_path / "1.png").write_text("text")
@@ -172,26 +172,36 @@ def test_an_unreadable_image_raises_or_is_reported(model: KeepAD, tmp_path: Path
     assert [p.path.name for p in done if p.path] == ["0.png", "2.png"]
 
 
-def test_thresholds_make_labels_and_masks(model: KeepAD) -> None:
-    before = model.calibration
+def test_thresholds_make_labels_and_masks(model: Detector) -> None:
     image = pictures(1)[0]
     assert model(image).pred_label is None
     assert model(image).pred_mask is None
-    try:
-        model.set_threshold(0.0)
-        assert model(image).pred_label is True
-        model.set_threshold(1.0, pixel=0.5)
-        prediction = model(image)
-        assert prediction.pred_label is False
-        assert prediction.pred_mask is not None
-        assert np.array_equal(prediction.pred_mask, prediction.anomaly_map >= 0.5)
-        with pytest.raises(KeepADError, match="between 0 and 1"):
-            model.set_threshold(1.5)
-    finally:
-        model.calibration = before
+    model.set_threshold(0.0)
+    assert model(image).pred_label is True
+    model.set_threshold(1.0, pixel=0.5)
+    prediction = model(image)
+    assert prediction.pred_label is False
+    assert prediction.pred_mask is not None
+    assert np.array_equal(prediction.pred_mask, prediction.anomaly_map >= 0.5)
+    with pytest.raises(KeepADError, match="between 0 and 1"):
+        model.set_threshold(1.5)
 
 
-def test_what_a_caller_can_get_wrong(model: KeepAD) -> None:
+def test_the_point_can_be_set_once_or_per_call(model: Detector) -> None:
+    image = pictures(1)[0]
+    once = model(image, point="prune70")
+    assert once.point == "prune70"
+    assert model.point.name == "prune50"
+    assert [prediction.point for prediction in model.predict([image], point="dense")] == ["dense"]
+    model.point = "prune70"  # type: ignore[assignment]
+    same(model(image), once, tolerance=0.0)
+    with pytest.raises(KeepADError, match="prune99"):
+        model.point = "prune99"  # type: ignore[assignment]
+    with pytest.raises(KeepADError, match="prune99"):
+        model(image, point="prune99")
+
+
+def test_what_a_caller_can_get_wrong(model: Detector) -> None:
     with pytest.raises(KeepADError, match="use predict"):
         model(torch.zeros(2, 3, 32, 32))
     with pytest.raises(KeepADError, match="at least 1"):
@@ -201,13 +211,13 @@ def test_what_a_caller_can_get_wrong(model: KeepAD) -> None:
     assert operating_point(OperatingPoint("mine")).name == "mine"
 
 
-def test_timings_cover_the_pass(model: KeepAD) -> None:
+def test_timings_cover_the_pass(model: Detector) -> None:
     prediction = model(pictures(1)[0])
-    assert list(prediction.timings) == ["routing", "embed", "before", "between", "after", "scoring", "recovery"]
+    assert list(prediction.timings) == ["routing", "embed", "early", "middle", "late", "scoring", "recovery"]
     assert prediction.seconds == sum(prediction.timings.values()) > 0
 
 
-def test_a_prediction_speaks_json(model: KeepAD) -> None:
+def test_a_prediction_speaks_json(model: Detector) -> None:
     import json
 
     row = json.loads(json.dumps(model(pictures(1)[0]).to_dict()))
@@ -230,7 +240,7 @@ def test_a_ragged_batch_of_real_images_gives_what_they_give_alone(shared_data: P
     """Real features crowd much closer together than noise, so a near tie would show here."""
     from keepad.loading import load
 
-    model = load(point="prune70")
+    model = load(point="prune70", engine="torch")
     classes = ("mvtec/screw", "mvtec/leather", "mpdd/bracket_white", "dagm/class1")
     images = [sorted((shared_data / name / "test").rglob("*.jpg"))[-1] for name in classes]
     alone = [model(image) for image in images]
@@ -244,35 +254,33 @@ def test_a_ragged_batch_of_real_images_gives_what_they_give_alone(shared_data: P
 
 
 @pytest.fixture
-def unlike_only(model: KeepAD, monkeypatch: pytest.MonkeyPatch) -> KeepAD:
-    """A detector whose head reads nothing but dissimilarity at the entry of the deep router, and does not smooth."""
-    reading = Reading(patch_scale=0.0, entry=2.0)
-    monkeypatch.setattr(model.head, "readings", (reading,) * len(model.head.layers))
-    return model
+def entry_only(tiny: Network) -> Network:
+    """A network whose head uses nothing but the dissimilarity at the entry of the deep router."""
+    tiny.head.scales = (LogitScale(patch_scale=0.0, entry=2.0),) * len(tiny.head.layers)
+    return tiny
 
 
 @pytest.mark.parametrize("point", POINTS)
 @torch.inference_mode()
-def test_unlikeness_at_the_deep_router_stays_with_its_survivors(unlike_only: KeepAD, point: str) -> None:
-    model, chosen = unlike_only, operating_point(point)
-    images = torch.rand(2, 3, *model.image_size, generator=torch.Generator().manual_seed(0))
-    outcomes = model.finish(model.prefix(images), chosen, model.image_size)
-    for number, outcome in enumerate(outcomes):
+def test_dissimilarity_at_the_deep_router_stays_with_its_survivors(entry_only: Network, point: str) -> None:
+    network, chosen = entry_only, replace(operating_point(point), pixels=None)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, *network.image_size, 3), dtype=np.uint8)
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    for number, result in enumerate(network.infer(pixels, [chosen])[point]):
         # By hand: the tokens that enter the deep router are the shallow survivors after the blocks between.
-        tokens = model.prefix(images[number : number + 1]).gather([outcome.survivors_shallow])
-        tokens = model.backbone.run(tokens, model.placement.shallow, model.placement.deep - 1)
-        expected = torch.sigmoid(2.0 * dissimilarity(tokens.patches(), tokens.index, tokens.grid))
-        stays = torch.isin(tokens.index, outcome.survivors)
-        torch.testing.assert_close(outcome.patch_map.flatten()[outcome.survivors], expected[stays], atol=1e-4, rtol=0)
+        tokens = network.encode(images[number : number + 1]).gather([result.survivors_shallow])
+        tokens = network.backbone.run(tokens, network.placement.shallow, network.placement.deep - 1)
+        expected = torch.sigmoid(2.0 * dissimilarity(tokens.patches(), tokens.index, tokens.grid)).numpy()
+        stays = np.isin(tokens.index.numpy(), result.survivors)
+        np.testing.assert_allclose(result.patch_map.ravel()[result.survivors], expected[stays], atol=1e-4)
 
 
-def test_a_layer_that_reads_unlikeness_responds_to_it(model: KeepAD, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_that_uses_dissimilarity_responds_to_it(model: Detector, tiny: Network) -> None:
     image = pictures(1)[0]
     before = model(image).anomaly_map
-    readings = (replace(model.head.readings[0], unlike=3.0), *model.head.readings[1:])
-    monkeypatch.setattr(model.head, "readings", readings)
-    assert model.head.reads_dissimilarity(model.head.layers[0])
-    assert not model.head.reads_dissimilarity(model.head.layers[1])
+    tiny.head.scales = (replace(tiny.head.scales[0], dissimilarity=3.0), *tiny.head.scales[1:])
+    assert tiny.head.uses_dissimilarity(tiny.head.layers[0])
+    assert not tiny.head.uses_dissimilarity(tiny.head.layers[1])
     after = model(image).anomaly_map
     assert (after >= before - 1e-6).all()  # dissimilarity is never negative
     assert (after > before + 1e-3).any()

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-import torch
 
-from keepad.budgets import top_count
 from keepad.errors import KeepADError
-from keepad.presets import Calibration
-from keepad.scoring import image_score, top_mean
+from keepad.presets import Calibration, Placement
+from keepad.scoring import image_score, top_count, top_mean
 
-RESPONSES = {6: torch.tensor([0.2, 0.4, 0.0]), 8: torch.tensor([0.9, 0.1, 0.0]), 11: torch.tensor([0.6, 0.8, 0.2])}
-CLS = {6: torch.tensor(0.1), 8: torch.tensor(0.7), 11: torch.tensor(0.3)}
+RESPONSES = {6: np.array([0.2, 0.4, 0.0]), 8: np.array([0.9, 0.1, 0.0]), 11: np.array([0.6, 0.8, 0.2])}
+CLS = {6: 0.1, 8: 0.7, 11: 0.3}
+PLACEMENT = Placement((6, 8, 11), shallow=4, deep=6, exit=11, base_layers=(6, 11), mid_layers=(6, 8, 11))
 CALIBRATION = Calibration(patch_weight=0.25, base_mean=0.2, base_std=0.1, gate_centre=0.5)
 
 
 def score(kind: str, calibration: Calibration = CALIBRATION) -> float:
-    recovered = torch.tensor([[0.6, 0.6], [0.1, 0.4]])
-    return float(
-        image_score(
-            RESPONSES, CLS, recovered, kind=kind, base_layers=(6, 11), mid_layers=(6, 8, 11), calibration=calibration
-        )
-    )
+    recovered = np.array([[0.6, 0.6], [0.1, 0.4]])
+    return image_score(RESPONSES, CLS, recovered, kind=kind, placement=PLACEMENT, calibration=calibration)
 
 
 def test_the_top_is_at_least_one_token_and_at_most_all() -> None:
     survivors, grid = Calibration(top_fraction=0.05), Calibration(top_fraction=0.05, top_of="grid")
     assert [top_count(count, 1369, survivors) for count in (3, 100, 1369)] == [1, 5, 69]
     assert [top_count(count, 1369, grid) for count in (3, 100, 1369)] == [3, 69, 69]
-    assert float(top_mean(torch.tensor([0.1, 0.9, 0.5]), 1)) == pytest.approx(0.9)
-    assert float(top_mean(torch.arange(100.0), 5)) == pytest.approx(97.0)
+    assert (top_mean(np.array([0.1, 0.9, 0.5]), 1)) == pytest.approx(0.9)
+    assert (top_mean(np.arange(100.0), 5)) == pytest.approx(97.0)
 
 
 def test_base_mid_gate_and_control() -> None:

@@ -1,4 +1,4 @@
-"""Prediction: what one image gets, under the names that users of anomaly detection know."""
+"""Prediction: score, anomaly map and surviving tokens of one image."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import numpy as np
 from PIL import Image
 
 from keepad.arrays import Array
+from keepad.errors import KeepADError
 from keepad.routing.pixel import PixelRouting
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Proof that nothing was hidden in the patches that were never looked at, because a neighbour has the same pixels.
+    """Patches that the pixel router dropped before the first block, with a bound on what each may hide.
 
     Attributes:
-        dropped: (d,) grid indices of those patches, ascending.
-        kept: (d,) the patch that stood for each of them.
-        bound: (d,) grey levels (of 255) by which any pixel of one may differ, in any channel, from any of the other.
+        dropped: (d,) grid indices of the dropped patches, ascending.
+        kept: (d,) grid index of the patch that represents each of them.
+        bound: (d,) largest difference, in grey levels of 255 and over the channels, between any pixel of the dropped
+            patch and any pixel of the kept one.
     """
 
     dropped: Array
@@ -28,31 +30,44 @@ class Certificate:
     bound: Array
 
     @staticmethod
-    def of(thinned: PixelRouting) -> Certificate:
-        """The certificate of what the pixel router decided."""
-        dropped = np.flatnonzero(thinned.owner != np.arange(len(thinned.owner)))
-        return Certificate(dropped, thinned.owner[dropped], thinned.bound[dropped])
+    def of(routing: PixelRouting) -> Certificate:
+        """The certificate of one image's pixel routing.
+
+        Example:
+            ```python
+            certificate = Certificate.of(route_pixels(pixels, patch=(14, 14), budget=PixelBudget()))
+            certificate.bound.max()
+            ```
+        """
+        dropped = np.flatnonzero(routing.owner != np.arange(len(routing.owner)))
+        return Certificate(dropped, routing.owner[dropped], routing.bound[dropped])
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The result for one image.
+    """The result for one image; sizes are (height, width).
+
+    Example:
+        ```python
+        prediction = keepad.load()("part.png")
+        prediction.pred_score, prediction.pred_label, prediction.keep_final
+        ```
 
     Attributes:
-        pred_score: How anomalous the image is, in [0, 1]; from this image alone.
-        anomaly_map: (H, W) float32 in [0, 1] at the network's input size.
+        pred_score: Image-level anomaly score in [0, 1]; depends on this image alone.
+        anomaly_map: (H, W) float32 in [0, 1] at the network's input size; `map_at()` has it at the image's own size.
         grid: Rows and columns of the patch grid.
         survivors_shallow: Grid indices (row * columns + column, ascending) alive after the shallow router.
-        survivors: Grid indices alive after the deep router; the physical survivors.
+        survivors: Grid indices alive after the deep router.
         evidence: E(I) of the deep router, or None where it did not run.
-        certificate: What was never looked at and why, or None where the pixel router did not run.
-        image_threshold: Score from which `pred_label` is True, or None if unknown.
-        pixel_threshold: Map value from which `pred_mask` is True, or None if unknown.
-        timings: Seconds by stage, shared evenly among the images of a batch.
+        certificate: Patches dropped by the pixel router, or None where it did not run.
+        image_threshold: Lowest score with `pred_label` True, or None if unknown.
+        pixel_threshold: Lowest map value with `pred_mask` True, or None if unknown.
+        timings: Seconds per stage; a batch's time is divided evenly among its images.
         point: Name of the operating point.
-        path: Where the image came from, if it came from a file.
-        image: What the network saw before normalisation, (H, W, 3) uint8.
-        image_size: Width and height of the image as it was given, upright.
+        path: File of the image, or None if it came from memory.
+        image: (H, W, 3) uint8 input of the network before normalisation.
+        image_size: Height and width of the original image, upright.
     """
 
     pred_score: float
@@ -72,12 +87,12 @@ class Prediction:
 
     @property
     def pred_label(self) -> bool | None:
-        """Whether the image is anomalous, or None while no threshold is known."""
+        """Whether the image is anomalous, or None without a threshold."""
         return None if self.image_threshold is None else self.pred_score >= self.image_threshold
 
     @property
     def pred_mask(self) -> Array | None:
-        """(H, W) bool, or None while no threshold is known."""
+        """(H, W) bool mask of anomalous pixels at the network's input size, or None without a threshold."""
         return None if self.pixel_threshold is None else self.anomaly_map >= self.pixel_threshold
 
     @property
@@ -98,11 +113,49 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """Time of the forward pass, without reading the image."""
+        """Time of the forward pass, without decoding the image."""
         return sum(self.timings.values())
 
+    def map_at(self, size: tuple[int, int] | None = None) -> Array:
+        """(H, W) float32 anomaly map in the pixels of the original image, bilinear; antialiased where it shrinks.
+
+        Args:
+            size: Height and width of the result; `image_size` if None.
+
+        Example:
+            ```python
+            anomaly_map = prediction.map_at()
+            row, column = np.unravel_index(anomaly_map.argmax(), anomaly_map.shape)
+            ```
+        """
+        height, width = self.image_size if size is None else size
+        if min(height, width) < 1:
+            raise KeepADError(f"an anomaly map cannot have {height} x {width} pixels; give a height and width above 0.")
+        anomaly_map = Image.fromarray(np.ascontiguousarray(self.anomaly_map, np.float32))
+        return np.array(anomaly_map.resize((width, height), Image.Resampling.BILINEAR))
+
+    def mask_at(self, size: tuple[int, int] | None = None) -> Array | None:
+        """(H, W) bool mask of anomalous pixels in the original image, or None without a threshold.
+
+        Args:
+            size: Height and width of the result; `image_size` if None.
+
+        Example:
+            ```python
+            model.set_threshold(0.5)
+            share = model("part.png").mask_at().mean()
+            ```
+        """
+        return None if self.pixel_threshold is None else self.map_at(size) >= self.pixel_threshold
+
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of this prediction, ready for JSON; maps and survivors stay out."""
+        """The scalar results, ready for JSON; without maps and survivors.
+
+        Example:
+            ```python
+            print(json.dumps(prediction.to_dict()))
+            ```
+        """
         return {
             "path": None if self.path is None else str(self.path),
             "pred_score": self.pred_score,
@@ -116,13 +169,28 @@ class Prediction:
         }
 
     def plot(self, *, scale: float = 1.0) -> Image.Image:
-        """Image, anomaly map from 0 to `scale` (never stretched per image), and surviving tokens, side by side."""
+        """Image, anomaly map and surviving tokens side by side, at the aspect ratio of the original image.
+
+        Args:
+            scale: Map value of the last colour; the same for all images, so that pictures are comparable.
+
+        Example:
+            ```python
+            prediction.plot().show()
+            ```
+        """
         from keepad.output.drawing import draw_panels
 
         return draw_panels(self, scale=scale)
 
     def save(self, path: str | Path, *, scale: float = 1.0) -> None:
-        """Write `plot()`: as a JPEG where the name says so, else as a PNG."""
+        """Write `plot()` as a JPEG where the suffix is .jpg or .jpeg, else as a PNG.
+
+        Example:
+            ```python
+            prediction.save("part.overlay.jpg")
+            ```
+        """
         from keepad.output.drawing import write_picture
 
         write_picture(self.plot(scale=scale), Path(path))

@@ -1,4 +1,4 @@
-"""keepad predict from the outside: files written, exit codes, one sentence for everything a user can get wrong."""
+"""keepad predict: files written, exit codes, and one sentence per user error."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from typer.testing import CliRunner
 
 from keepad import loading
 from keepad.cli import app, main
-from keepad.network import KeepAD
+from keepad.detector import Detector
+from keepad.network import Network
+from keepad.output import folder as output_folder
 
 COLUMNS = {
     "path",
@@ -45,26 +48,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def small_detector(request: pytest.FixtureRequest, tiny: KeepAD, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command line is tested here, so a small random network stands in unless a test wants the real one."""
-    if "weights" in request.keywords:
-        yield
-        return
-    from keepad.presets import operating_point
-
-    before = tiny.calibration
-
-    def load(name: object = None, point: str = "prune50", device: object = None, **_: object) -> KeepAD:
-        tiny.point = operating_point(point)
-        return tiny
-
-    monkeypatch.setattr(loading, "load", load)
-    yield
-    tiny.calibration = before
+def small_detector(request: pytest.FixtureRequest, tiny: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small random network in place of the checkpoint, except in tests marked `weights`."""
+    if "weights" not in request.keywords:
+        monkeypatch.setattr(loading, "load", lambda what=None, *, point="prune50", **_: Detector(tiny, point=point))
 
 
 def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Exit code of the command line as a user meets it, errors turned into sentences."""
+    """Exit code of the command line; a KeepADError becomes one sentence on standard error."""
     monkeypatch.setattr(sys, "argv", ["keepad", *map(str, arguments)])
     with pytest.raises(SystemExit) as caught:
         main()
@@ -76,7 +67,7 @@ def lines(out: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("point", ["dense", "prune30", "prune50", "prune70"])
-def test_a_folder_becomes_lines_overlays_and_a_report(
+def test_a_folder_gives_lines_overlays_and_a_report(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     out = tmp_path / "out"
@@ -93,7 +84,7 @@ def test_a_folder_becomes_lines_overlays_and_a_report(
     assert point in html
 
 
-def test_no_images_and_a_threshold(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_overlays_and_a_threshold(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     arguments = (
         "predict",
@@ -101,7 +92,7 @@ def test_no_images_and_a_threshold(folder: Path, tmp_path: Path, monkeypatch: py
         folder / "part1" / "1.png",
         "--out",
         out,
-        "--no-images",
+        "--no-overlays",
         "--threshold",
         0.0,
     )
@@ -132,51 +123,62 @@ def test_one_unreadable_image_of_ten(folder: Path, tmp_path: Path, monkeypatch: 
         (lambda p: (p / "notes.txt").write_text("x") and p / "notes.txt", "notes.txt", 1),
     ],
 )
-def test_inputs_that_hold_no_image(make, sentence, code, tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_inputs_that_hold_no_image(
+    make: Callable[[Path], Path],
+    sentence: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run("predict", make(tmp_path), "--out", tmp_path / "out", monkeypatch=monkeypatch) == code
     printed = capsys.readouterr().err
     assert sentence in printed.replace("\n", " ")
     assert "Traceback" not in printed
 
 
-def test_an_unwritable_output_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_an_unwritable_output_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("in the way")
     assert run("predict", folder, "--out", tmp_path / "file" / "out", monkeypatch=monkeypatch) == 2
     assert "cannot be written to" in capsys.readouterr().err
 
 
-def test_a_full_disk_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    import keepad.run
-
-    write = keepad.run.write_picture
+def test_a_full_disk_keeps_what_is_done(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = output_folder.write_picture
 
     def full(picture: Image.Image, path: Path) -> None:
         if "4.png" in str(path):
             raise OSError(28, "No space left on device")
         write(picture, path)
 
-    monkeypatch.setattr(keepad.run, "write_picture", full)
+    monkeypatch.setattr(output_folder, "write_picture", full)
     assert run("predict", folder, "--out", tmp_path / "out", monkeypatch=monkeypatch) == 2
     assert "No space left on device; what was written so far is kept" in capsys.readouterr().err.replace("\n", " ")
     assert len(lines(tmp_path / "out")) == 2  # 0.png and 2.png come before 4.png
 
 
-def test_an_unknown_point_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_an_unknown_point_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("predict", folder, "--out", tmp_path / "out", "--point", "prune99", monkeypatch=monkeypatch) == 2
     assert "dense, prune30, prune50, prune70" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_an_interrupt_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = KeepAD.predict_images
+    infer = Network.infer
     calls = []
 
-    def predict_images(self: KeepAD, inputs):  # type: ignore[no-untyped-def]
+    def interrupted(self: Network, *arguments: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return original(self, inputs)
+        return infer(self, *arguments, **options)
 
-    monkeypatch.setattr(KeepAD, "predict_images", predict_images)
+    monkeypatch.setattr(Network, "infer", interrupted)
     assert run("predict", folder, "--out", tmp_path / "out", monkeypatch=monkeypatch) == 130
     assert len(lines(tmp_path / "out")) == 3
     assert (tmp_path / "out" / "report.html").is_file()
@@ -192,7 +194,7 @@ def test_models_lists_every_backbone_and_checkpoint() -> None:
 @pytest.mark.weights
 @pytest.mark.shared
 def test_real_images_with_the_real_detector_and_a_real_interrupt(shared_data: Path, tmp_path: Path) -> None:
-    """A process of its own, interrupted by Ctrl-C once the first line is there."""
+    """A subprocess, interrupted by SIGINT after the first lines."""
     out = tmp_path / "out"
     command = [
         sys.executable,
@@ -208,7 +210,7 @@ def test_real_images_with_the_real_detector_and_a_real_interrupt(shared_data: Pa
         env={**os.environ, "COLUMNS": "200"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        # whoever runs the tests in the background has children ignore Ctrl-C
+        # children of a background shell ignore SIGINT
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 240

@@ -1,59 +1,30 @@
-"""Pictures of predictions: colours on a fixed scale, survivors where they are, at the shape of the image."""
+"""Overlays: colours on a fixed scale, survivors at their positions, the aspect ratio of the original image."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.output.drawing import colour_map, draw_panels, make_panels
-from keepad.prediction import Prediction
-
-GREY = 120
+from predictions import GREY, make_prediction
 
 
-def prediction(
-    anomaly: float | np.ndarray = 0.0,
-    *,
-    grid: tuple[int, int] = (4, 4),
-    shallow: list[int] | None = None,
-    final: list[int] | None = None,
-    image_size: tuple[int, int] = (56, 56),
-    **more: object,
-) -> Prediction:
-    """A prediction on a grey image; every token survives unless told otherwise."""
-    height, width = grid[0] * 14, grid[1] * 14
-    everything = list(range(grid[0] * grid[1]))
-    shallow = everything if shallow is None else shallow
-    return Prediction(
-        **{
-            "pred_score": 0.5,
-            "anomaly_map": np.broadcast_to(np.float32(anomaly), (height, width)),
-            "grid": grid,
-            "survivors_shallow": np.array(shallow, int),
-            "survivors": np.array(shallow if final is None else final, int),
-            "evidence": 0.6,
-            "point": "prune70",
-            "image": np.full((height, width, 3), GREY, np.uint8),
-            "image_size": image_size,
-            **more,
-        }
-    )
-
-
-def overlay(*args: object, scale: float = 1.0, **more: object) -> np.ndarray:
-    return np.asarray(make_panels(prediction(*args, **more), scale=scale).overlay).astype(int)
+def overlay(*args: Any, scale: float = 1.0, **more: Any) -> Array:
+    return np.asarray(make_panels(make_prediction(*args, **more), scale=scale).overlay).astype(int)
 
 
 class TestMap:
-    def test_a_low_map_leaves_the_image_alone_and_a_high_one_glows(self):
+    def test_a_low_map_leaves_the_image_alone_and_a_high_one_glows(self) -> None:
         assert (overlay(0.2) == GREY).all()
         assert np.abs(overlay(0.9) - GREY).max() > 60
 
-    def test_the_scale_never_follows_the_image(self):
+    def test_the_scale_never_follows_the_image(self) -> None:
         # 0.9 in one corner: the rest of that map must look as it does without the corner.
         quiet = np.full((56, 56), 0.5, np.float32)
         loud = quiet.copy()
@@ -61,21 +32,21 @@ class TestMap:
         assert np.array_equal(overlay(quiet)[-100:, -100:], overlay(loud)[-100:, -100:])
         assert not np.array_equal(overlay(quiet)[:50, :50], overlay(loud)[:50, :50])
 
-    def test_a_smaller_scale_shows_smaller_values(self):
+    def test_a_smaller_scale_shows_smaller_values(self) -> None:
         assert (overlay(0.2, scale=1.0) == GREY).all()
         assert np.array_equal(overlay(0.2, scale=0.25), overlay(0.8, scale=1.0))
 
-    def test_values_above_the_scale_take_its_last_colour(self):
+    def test_values_above_the_scale_take_its_last_colour(self) -> None:
         assert np.array_equal(colour_map(np.array([1.0, 3.0]), scale=1.0)[0], colour_map(np.array([3.0]))[0])
 
-    def test_colours_grow_lighter_and_more_opaque_with_the_value(self):
+    def test_colours_grow_lighter_and_more_opaque_with_the_value(self) -> None:
         colours = colour_map(np.linspace(0, 1, 100))
         luminance = colours[:, :3] @ [0.2126, 0.7152, 0.0722]
         assert (np.diff(luminance) >= -1e-3).all()
         assert (np.diff(colours[:, 3]) >= 0).all()
         assert luminance[-1] - luminance[0] > 150
 
-    def test_the_mask_is_outlined_once_its_threshold_is_known(self):
+    def test_the_mask_is_outlined_once_its_threshold_is_known(self) -> None:
         anomaly = np.zeros((56, 56), np.float32)
         anomaly[14:42, 14:42] = 0.24  # below the visible part of the scale: only the outline can show
         assert (overlay(anomaly) == GREY).all()
@@ -85,15 +56,15 @@ class TestMap:
         assert (outlined[:100] == GREY).all()
 
     @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan")])
-    def test_a_scale_without_length(self, scale):
+    def test_a_scale_without_length(self, scale: float) -> None:
         with pytest.raises(KeepADError, match=r"^The colour scale must end above 0, not at .*\.$"):
-            draw_panels(prediction(0.5), scale=scale)
+            draw_panels(make_prediction(0.5), scale=scale)
 
 
 class TestSurvivors:
-    def fates(self, **more: object) -> np.ndarray:
+    def levels(self, **more: Any) -> Array:
         """Mean grey level of every cell of the 4 x 4 grid, without its border."""
-        panel = np.asarray(make_panels(prediction(**more), long_side=400).survivors).astype(int)
+        panel = np.asarray(make_panels(make_prediction(**more), long_side=400).survivors).astype(int)
         return np.array(
             [
                 [panel[100 * r + 20 : 100 * r + 80, 100 * c + 20 : 100 * c + 80].mean() for c in range(4)]
@@ -101,8 +72,8 @@ class TestSurvivors:
             ]
         )
 
-    def test_dropped_patches_are_dark_late_ones_dimmed_and_survivors_untouched(self):
-        drawn = self.fates(shallow=[0, 5, 6, 10], final=[5, 10])
+    def test_dropped_patches_are_dark_late_ones_dimmed_and_survivors_untouched(self) -> None:
+        drawn = self.levels(shallow=[0, 5, 6, 10], final=[5, 10])
         expected = """
             late  early early early
             early kept  late  early
@@ -117,22 +88,24 @@ class TestSurvivors:
             else:
                 assert level < 45
 
-    def test_late_dropped_patches_are_tinted_blue(self):
-        panel = np.asarray(make_panels(prediction(shallow=[0, 1], final=[1]), long_side=400).survivors)
+    def test_late_dropped_patches_are_tinted_blue(self) -> None:
+        panel = np.asarray(make_panels(make_prediction(shallow=[0, 1], final=[1]), long_side=400).survivors)
         red, _, blue = panel[50, 50].astype(int)
         assert blue > red + 20
 
-    def test_survivors_are_outlined_against_the_rest(self):
-        panel = np.asarray(make_panels(prediction(shallow=[5, 6], final=[5, 6]), long_side=400).survivors).astype(int)
+    def test_survivors_are_outlined_against_the_rest(self) -> None:
+        panel = np.asarray(make_panels(make_prediction(shallow=[5, 6], final=[5, 6]), long_side=400).survivors).astype(
+            int
+        )
         assert panel[100, 150].min() > GREY + 50, "top edge of the two kept patches"
         assert (panel[150, 200] == GREY).all(), "no line between two survivors"
 
-    def test_where_all_survive_the_picture_is_the_image(self):
-        panels = make_panels(prediction())
+    def test_where_all_survive_the_picture_is_the_image(self) -> None:
+        panels = make_panels(make_prediction())
         assert panels.survivors.tobytes() == panels.image.tobytes()
 
-    def test_an_empty_set_of_survivors(self):
-        assert (self.fates(shallow=[], final=[]) < 45).all()
+    def test_an_empty_set_of_survivors(self) -> None:
+        assert (self.levels(shallow=[], final=[]) < 45).all()
 
 
 class TestShapes:
@@ -140,42 +113,50 @@ class TestShapes:
         ("image_size", "panel_size"),
         [
             ((518, 518), (518, 518)),
-            ((1000, 500), (518, 259)),
+            ((500, 1000), (259, 518)),
+            ((900, 300), (518, 173)),
             ((300, 900), (173, 518)),
             ((1, 1), (518, 518)),
-            ((20_000, 20), (518, 48)),
             ((20, 20_000), (48, 518)),
+            ((20_000, 20), (518, 48)),
         ],
     )
-    def test_panels_have_the_aspect_ratio_of_the_given_image(self, image_size, panel_size):
-        assert {panel.size for panel in make_panels(prediction(image_size=image_size))} == {panel_size}
+    def test_panels_have_the_aspect_ratio_of_the_original_image(
+        self, image_size: tuple[int, int], panel_size: tuple[int, int]
+    ) -> None:
+        panels = make_panels(make_prediction(image_size=image_size))
+        assert {np.asarray(panel).shape for panel in panels} == {(*panel_size, 3)}
 
-    def test_three_panels_side_by_side(self):
-        drawn = draw_panels(prediction(image_size=(1000, 500)))
+    def test_three_panels_side_by_side(self) -> None:
+        drawn = draw_panels(make_prediction(image_size=(500, 1000)))
         assert drawn.mode == "RGB"
         assert drawn.width > 3 * 518
         assert 259 < drawn.height < 400
 
-    def test_rectangular_grids(self):
-        panel = np.asarray(make_panels(prediction(grid=(2, 6), final=[5], image_size=(600, 200))).survivors).astype(int)
+    def test_rectangular_grids(self) -> None:
+        panel = np.asarray(
+            make_panels(make_prediction(grid=(2, 6), final=[5], image_size=(200, 600))).survivors
+        ).astype(int)
         height, width = panel.shape[:2]
         assert (panel[height // 4, -width // 12] == GREY).all(), "row 0, column 5 survived"
         assert (panel[3 * height // 4, -width // 12] != GREY).any()
 
-    @pytest.mark.parametrize("image_size", [(1, 1), (3000, 10), (10, 3000)])
-    def test_everything_draws(self, image_size):
-        record = prediction(0.7, image_size=image_size, image_threshold=0.4, pixel_threshold=0.5, path=Path("x" * 300))
+    @pytest.mark.parametrize("image_size", [(1, 1), (10, 3000), (3000, 10)])
+    def test_everything_draws(self, image_size: tuple[int, int]) -> None:
+        record = make_prediction(
+            0.7, image_size=image_size, image_threshold=0.4, pixel_threshold=0.5, path=Path("x" * 300)
+        )
         assert draw_panels(record).size > (0, 0)
 
 
 class TestCaption:
     """What the numbers change in the picture, since a picture's words cannot be read back."""
 
-    def caption(self, **more: object) -> np.ndarray:
-        return np.asarray(draw_panels(prediction(**more)))[-36:]
+    def caption(self, **more: Any) -> Array:
+        return np.asarray(draw_panels(make_prediction(**more)))[-36:]
 
-    def test_label_is_red_or_green_or_absent(self):
-        def coloured(rows: np.ndarray) -> tuple[bool, bool]:
+    def test_label_is_red_or_green_or_absent(self) -> None:
+        def coloured(rows: Array) -> tuple[bool, bool]:
             red, green = rows[..., 0].astype(int), rows[..., 1].astype(int)
             return bool((red > green + 100).any()), bool((green > red + 60).any())
 
@@ -184,12 +165,12 @@ class TestCaption:
         assert coloured(self.caption(image_threshold=0.9)) == (False, True)
 
     @pytest.mark.parametrize("change", [{"pred_score": 0.9}, {"evidence": None}, {"point": "dense"}, {"final": [1]}])
-    def test_score_evidence_point_and_keep_are_written(self, change):
+    def test_score_evidence_point_and_keep_are_written(self, change: dict[str, Any]) -> None:
         assert not np.array_equal(self.caption(), self.caption(**change))
 
 
-def test_plot_and_save_use_it(tmp_path):
-    record = prediction(0.8)
+def test_plot_and_save_use_it(tmp_path: Path) -> None:
+    record = make_prediction(0.8)
     record.save(tmp_path / "panels.png")
     assert Image.open(tmp_path / "panels.png").tobytes() == draw_panels(record).tobytes()
     record.save(tmp_path / "panels.jpg")

@@ -10,17 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keepad.arrays import Array
 from keepad.errors import KeepADError
-from keepad.network import KeepAD
+from keepad.network import Network
 from keepad.prediction import Certificate
 from keepad.presets import POINTS, PixelBudget
-from keepad.routing.pixel import PixelRouting, route_pixels
-from keepad.tokens import Shares
+from keepad.routing.pixel import route_pixels
+from keepad.tokens import Merge
 
 PATCH = (4, 5)
 
 
-def patches(pixels: np.ndarray) -> np.ndarray:
+def patches(pixels: Array) -> Array:
     """(N, pixels of a patch, 3)."""
     height, width, _ = pixels.shape
     cut = pixels.reshape(height // PATCH[0], PATCH[0], width // PATCH[1], PATCH[1], 3)
@@ -28,7 +29,7 @@ def patches(pixels: np.ndarray) -> np.ndarray:
 
 
 @st.composite
-def images(draw) -> np.ndarray:
+def images(draw) -> Array:
     """Flat areas, noise of any strength, gradients, and a few pixels that stick out."""
     rows, columns = draw(st.integers(1, 9)), draw(st.integers(1, 9))
     random = np.random.default_rng(draw(st.integers(0, 2**31)))
@@ -100,7 +101,7 @@ def test_one_patch_of_a_uniform_block_stays_and_textures_stay_whole():
     assert len(route_pixels(noise, PATCH, PixelBudget()).index) == 64
 
 
-def test_a_defect_keeps_its_block_and_leaves_the_others_thinned():
+def test_a_defect_keeps_its_block_and_leaves_the_others_merged():
     pixels = np.full((8 * 4, 8 * 5, 3), 77, dtype=np.uint8)
     pixels[13, 17, 1] = 100
     found = route_pixels(pixels, PATCH, PixelBudget(blocks=((2, 8),)))
@@ -143,7 +144,7 @@ def test_noise_of_the_sensor_widens_the_tolerance_by_what_the_quietest_patches_s
 
 
 @pytest.fixture
-def half_flat(tiny: KeepAD) -> np.ndarray:
+def half_flat(tiny: Network) -> Array:
     """Two images at input size whose flat parts differ in size, so that the batch is ragged."""
     random = np.random.default_rng(4)
     pixels = random.integers(0, 256, (2, *tiny.image_size, 3), dtype=np.uint8)
@@ -156,68 +157,67 @@ EVERY = [replace(POINTS[name], pixels=PixelBudget()) for name in ("dense", "prun
 
 
 @pytest.mark.parametrize("point", EVERY, ids=lambda point: point.name)
-def test_a_pass_over_thinned_images_is_defined_on_the_whole_grid(tiny, half_flat, point):
-    found = tiny.find(half_flat, [point])[point.name]
-    for finding in found:
-        assert finding.thinned is not None
-        assert len(finding.thinned.index) < 99
-        assert set(finding.survivors.tolist()) <= set(finding.survivors_shallow.tolist())
-        assert set(finding.survivors_shallow.tolist()) <= set(finding.thinned.index.tolist())
-    alone = [tiny.find(one[None], [point])[point.name][0] for one in half_flat]
-    for a, b in zip(found, alone, strict=True):
+def test_a_pass_over_routed_images_is_defined_on_the_whole_grid(tiny, half_flat, point):
+    results = tiny.infer(half_flat, [point])[point.name]
+    for result in results:
+        assert result.pixel_routing is not None
+        assert len(result.pixel_routing.index) < 99
+        assert set(result.survivors.tolist()) <= set(result.survivors_shallow.tolist())
+        assert set(result.survivors_shallow.tolist()) <= set(result.pixel_routing.index.tolist())
+    alone = [tiny.infer(one[None], [point])[point.name][0] for one in half_flat]
+    for a, b in zip(results, alone, strict=True):
         assert a.survivors.tolist() == b.survivors.tolist()
-        np.testing.assert_allclose(a.pixel_map, b.pixel_map, atol=1e-5)
+        np.testing.assert_allclose(a.anomaly_map, b.anomaly_map, atol=1e-5)
 
 
-def told_cell_by_cell(tiny: KeepAD, pixels: np.ndarray, thinned: PixelRouting):
-    """The tokens of an image, each cell with one of its own: a copy of the token of its owner."""
-    images = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2).float() / 255
-    tokens = tiny.backbone.embed_some(images, [torch.from_numpy(thinned.index)])
-    rows = torch.cat([torch.arange(tokens.prefix), torch.from_numpy(thinned.place) + tokens.prefix])
-    return tiny.backbone.run(tiny.backbone.tokens_at(tokens.x[rows], torch.arange(99), tiny.grid), 1, 3)
+class OneTokenPerCell(Network):
+    """The network with a token for each cell: a copy of the token of its owner."""
+
+    def embed(self, images: torch.Tensor, routings=None):
+        tokens = super().embed(images, routings)
+        (merge,) = tokens.merges
+        rows = torch.cat([torch.arange(tokens.prefix), merge.token + tokens.prefix])
+        return self.backbone.tokens_at(tokens.x[rows], torch.arange(99), self.grid)
 
 
 @pytest.mark.parametrize("point", EVERY, ids=lambda point: point.name)
-def test_a_pass_with_shared_tokens_says_what_one_says_that_is_given_each_of_them(tiny, half_flat, point):
+def test_shared_tokens_give_the_results_of_one_token_per_cell(tiny, half_flat, point):
     """Sharing changes the work and nothing else: scores, maps and the cells that the routers keep are the same."""
-    assert tiny.placement.shallow == 4
+    separate = OneTokenPerCell(
+        tiny.backbone, tiny.head, tiny.shallow, tiny.deep, placement=tiny.placement, image_size=tiny.image_size
+    )
     for pixels in half_flat:
-        thinned = route_pixels(pixels, tiny.backbone.patch, point.pixels)
-        with torch.inference_mode():
-            every = told_cell_by_cell(tiny, pixels, thinned)
-            (expected,) = tiny.finish(every, point, tiny.image_size)
-            seen = tiny.look(every, point)
-        (found,) = tiny.find(pixels[None], [point])[point.name]
-        assert found.score == pytest.approx(float(expected.score), abs=1e-5)
-        assert found.evidence == (None if expected.evidence is None else pytest.approx(expected.evidence, abs=1e-4))
-        np.testing.assert_allclose(found.pixel_map, expected.pixel_map.numpy(), atol=1e-4)
-        kept = seen.cells[0].numpy()
-        assert found.survivors.tolist() == np.unique(thinned.owner[kept]).tolist()
-        shallow = expected.survivors_shallow.numpy()
-        assert found.survivors_shallow.tolist() == np.unique(thinned.owner[shallow]).tolist()
-        assert len(found.survivors) < len(kept)
+        routing = route_pixels(pixels, tiny.patch, point.pixels)
+        (expected,) = separate.infer(pixels[None], [point])[point.name]
+        (result,) = tiny.infer(pixels[None], [point])[point.name]
+        assert result.score == pytest.approx(expected.score, abs=1e-5)
+        assert result.evidence == (None if expected.evidence is None else pytest.approx(expected.evidence, abs=1e-4))
+        np.testing.assert_allclose(result.anomaly_map, expected.anomaly_map, atol=1e-4)
+        assert result.survivors.tolist() == np.unique(routing.owner[expected.survivors]).tolist()
+        assert result.survivors_shallow.tolist() == np.unique(routing.owner[expected.survivors_shallow]).tolist()
+        assert len(result.survivors) < len(expected.survivors)
 
 
 def test_tokens_of_cells_that_stay_while_the_patch_they_were_cut_from_goes_are_not_mixed_up():
     """Where each live cell has a token of its own again, cells and tokens may still stand in another order."""
     # Token 1 lies in cell 5 and answers for cells 0 and 5; token 0 lies in cell 2.
-    shares = Shares(torch.tensor([0, 2, 5]), torch.tensor([1, 0, 1]), torch.tensor([1.0, 2.0]))
-    left, needed = shares.keep(torch.tensor([0, 1]))
-    assert left.one_each
+    merge = Merge(torch.tensor([0, 2, 5]), torch.tensor([1, 0, 1]), torch.tensor([1.0, 2.0]))
+    left, needed = merge.gather(torch.tensor([0, 1]))
+    assert left.one_to_one
     assert needed.tolist() == [0, 1]
     assert left.cells.tolist() == [0, 2]
-    assert left.place.tolist() == [1, 0]
-    assert left.mass.tolist() == [1, 1]
+    assert left.token.tolist() == [1, 0]
+    assert left.size.tolist() == [1, 1]
 
 
 def test_an_image_without_uniform_blocks_passes_as_if_the_router_were_not_there(tiny):
     pixels = np.random.default_rng(6).integers(0, 256, (1, *tiny.image_size, 3), dtype=np.uint8)
     point = POINTS["prune70"]
-    with_it = tiny.find(pixels, [replace(point, pixels=PixelBudget())])["prune70"][0]
-    without = tiny.find(pixels, [replace(point, pixels=None)])["prune70"][0]
-    assert len(with_it.thinned.index) == 99
+    with_it = tiny.infer(pixels, [replace(point, pixels=PixelBudget())])["prune70"][0]
+    without = tiny.infer(pixels, [replace(point, pixels=None)])["prune70"][0]
+    assert len(with_it.pixel_routing.index) == 99
     assert with_it.survivors.tolist() == without.survivors.tolist()
-    np.testing.assert_allclose(with_it.pixel_map, without.pixel_map, atol=1e-4)
+    np.testing.assert_allclose(with_it.anomaly_map, without.anomaly_map, atol=1e-4)
 
 
 def test_embedding_some_patches_is_embedding_all_and_dropping_the_rest(tiny):
@@ -232,64 +232,63 @@ def test_embedding_some_patches_is_embedding_all_and_dropping_the_rest(tiny):
 
 def test_whom_a_patch_stands_for_is_counted_once_each(half_flat, tiny):
     found = route_pixels(half_flat[0], tiny.backbone.patch, PixelBudget())
-    assert found.mass.sum() == 99
-    assert found.mass.max() == 16
+    assert found.size.sum() == 99
+    assert found.size.max() == 16
     assert not found.whole
-    assert found.index[found.place].tolist() == found.owner.tolist()
+    assert found.index[found.token].tolist() == found.owner.tolist()
 
 
-def test_attention_hears_a_stand_in_as_often_as_there_are_patches_behind_it(tiny):
-    """Rows that are told three times and one row of mass three are the same to everyone."""
+def test_attention_is_proportional_to_the_size_of_a_token(tiny):
+    """A row that is repeated three times and one row of size three give the same attention."""
     backbone, generator = tiny.backbone, torch.Generator().manual_seed(8)
     x = torch.randn(backbone.prefix + 4, backbone.width, generator=generator)
-    mass = torch.tensor([1.0, 3.0, 1.0, 2.0])
-    repeated = torch.repeat_interleave(torch.arange(4), mass.long())
-    shares = Shares(torch.arange(7), repeated, mass)
-    some = replace(backbone.tokens_at(x, torch.arange(4), tiny.grid), shares=(shares,))
+    size = torch.tensor([1.0, 3.0, 1.0, 2.0])
+    repeated = torch.repeat_interleave(torch.arange(4), size.long())
+    merge = Merge(torch.arange(7), repeated, size)
+    some = replace(backbone.tokens_at(x, torch.arange(4), tiny.grid), merges=(merge,))
     rows = torch.cat([torch.arange(backbone.prefix), repeated + backbone.prefix])
     every = backbone.tokens_at(x[rows], torch.arange(7), tiny.grid)
-    heard, told = backbone.run(some, 1, 3), backbone.run(every, 1, 3)
-    torch.testing.assert_close(heard.patches()[repeated], told.patches(), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(heard.cls(), told.cls(), atol=1e-5, rtol=1e-5)
-    silent = backbone.run(replace(some, shares=()), 1, 3)
-    assert not torch.allclose(silent.cls(), told.cls(), atol=1e-3)
+    merged, repeated_rows = backbone.run(some, 1, 3), backbone.run(every, 1, 3)
+    torch.testing.assert_close(merged.patches()[repeated], repeated_rows.patches(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(merged.cls(), repeated_rows.cls(), atol=1e-5, rtol=1e-5)
+    unweighted = backbone.run(replace(some, merges=()), 1, 3)
+    assert not torch.allclose(unweighted.cls(), repeated_rows.cls(), atol=1e-3)
 
 
 def test_selectors_count_every_cell(tiny):
-    """Scores and risks of cells are what they would be if each had a token of its own."""
+    """Scores, risks and dissimilarities of cells are what they would be with one token per cell."""
     generator = torch.Generator().manual_seed(9)
     cells, grid = torch.tensor([0, 1, 5, 12, 13, 40, 41, 60, 61, 77]), tiny.grid
-    place = torch.tensor([0, 0, 1, 2, 2, 2, 3, 4, 4, 1])
-    shares = Shares(cells, place, torch.bincount(place).float())
+    token = torch.tensor([0, 0, 1, 2, 2, 2, 3, 4, 4, 1])
+    merge = Merge(cells, token, torch.bincount(token).float())
     x = torch.randn(5, tiny.backbone.width, generator=generator)
-    unlike = torch.rand(len(cells), generator=generator)
-    torch.testing.assert_close(
-        tiny.shallow(x, cells, grid, shares), tiny.shallow(x[place], cells, grid), atol=1e-5, rtol=1e-5
+    entry = torch.rand(len(cells), generator=generator)
+    merged = replace(
+        tiny.backbone.tokens_at(torch.cat([x[:1], x]), torch.arange(5), grid), merges=(merge,), entry=entry
     )
-    torch.testing.assert_close(tiny.risk(x, unlike, shares), tiny.risk(x[place], unlike), atol=1e-5, rtol=1e-5)
-    tokens = replace(tiny.backbone.tokens_at(torch.cat([x[:1], x]), torch.arange(5), grid), shares=(shares,))
-    torch.testing.assert_close(tokens.mass, shares.mass)
-    told = tiny.backbone.tokens_at(torch.cat([x[:1], x[place]]), cells, grid)
-    torch.testing.assert_close(tiny.dissimilarity(tokens), tiny.dissimilarity(told), atol=1e-5, rtol=1e-5)
+    separate = replace(tiny.backbone.tokens_at(torch.cat([x[:1], x[token]]), cells, grid), entry=entry)
+    torch.testing.assert_close(merged.size, merge.size)
+    for step in (tiny.shallow_scores, tiny.risks):
+        torch.testing.assert_close(step(merged)[0], step(separate)[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(tiny.dissimilarity(merged), tiny.dissimilarity(separate), atol=1e-5, rtol=1e-5)
 
 
-def test_a_batch_that_mixes_thinned_and_whole_images_keeps_each_ones_cells(tiny, half_flat):
-    """Ragged batches carry who shares what image by image, through `gather` and `select` too."""
+def test_a_batch_of_routed_and_whole_images_keeps_the_cells_of_each(tiny, half_flat):
+    """Ragged batches carry the merge of each image, through `gather` and `select` too."""
     pixels = np.stack([*half_flat, np.random.default_rng(1).integers(0, 256, half_flat[0].shape, dtype=np.uint8)])
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
-    thinned = [route_pixels(one, tiny.backbone.patch, PixelBudget()) for one in pixels]
-    tokens = tiny.prefix(images, None, thinned)
-    assert tokens.shares[2] is None
-    assert tokens.mass.tolist() == [mass for one in thinned for mass in one.mass]
-    for place, one in enumerate(thinned):
-        alone = tiny.prefix(images[place][None], None, [one])
-        torch.testing.assert_close(tokens.select(place).x, alone.x, atol=1e-5, rtol=1e-5)
-        assert tokens.select(place).cells()[0].tolist() == list(range(99))
-        values = tokens.per_image_cells(tokens.on_cells(tokens.index))[place]
-        assert values.tolist() == one.owner.tolist()
-    keep = [torch.tensor([0, 1, 98]), torch.arange(99), torch.tensor([4, 7])]
+    routings = [route_pixels(image, tiny.patch, PixelBudget()) for image in pixels]
+    tokens = tiny.encode(images, routings)
+    assert tokens.merges[2] is None
+    assert tokens.size.tolist() == [size for routing in routings for size in routing.size]
+    for number, routing in enumerate(routings):
+        alone = tiny.encode(images[number][None], [routing])
+        torch.testing.assert_close(tokens.select(number).x, alone.x, atol=1e-5, rtol=1e-5)
+        assert tokens.select(number).cells()[0].tolist() == list(range(99))
+        values = tokens.split_cells(tokens.per_cell(tokens.index))[number]
+        assert values.tolist() == routing.owner.tolist()
+    keep = [np.array([0, 1, 98]), np.arange(99), np.array([4, 7])]
     kept = tokens.gather(keep)
-    assert [cells.tolist() for cells in kept.cells()] == [one.tolist() for one in keep]
-    homes = kept.per_image(kept.index)
-    for place, one in enumerate(thinned):
-        assert homes[place].tolist() == np.unique(one.owner[keep[place].numpy()]).tolist()
+    assert [cells.tolist() for cells in kept.cells()] == [positions.tolist() for positions in keep]
+    for index, routing, positions in zip(kept.indices(), routings, keep, strict=True):
+        assert index.tolist() == np.unique(routing.owner[positions]).tolist()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from live_grids import block_of, live_tokens
 
 from keepad.presets import POINTS, ShallowBudget
 from keepad.routing import keep_shallow, shallow_target
@@ -19,8 +20,8 @@ def kept_of(picture: str, **budget: object) -> str:
     cells = [
         (r * len(rows[0]) + c, int(char)) for r, line in enumerate(rows) for c, char in enumerate(line) if char != " "
     ]
-    index = torch.tensor([place for place, _ in cells])
-    scores = torch.tensor([float(score) for _, score in cells])
+    index = np.array([cell for cell, _ in cells])
+    scores = np.array([float(score) for _, score in cells])
     keep = keep_shallow(scores, index, (len(rows), len(rows[0])), ShallowBudget(**budget))  # type: ignore[arg-type]
     alive = set(index[keep].tolist())
     return "\n".join(
@@ -127,32 +128,12 @@ def test_reference_grid(geometry: str, blocks: int, share: str, target: int) -> 
     budget = POINTS[point].shallow
     assert budget is not None
     assert shallow_target(budget.rho, (37, 37)) == target
-    scores = torch.rand(1369, generator=torch.Generator().manual_seed(3))
-    index = torch.arange(1369)
+    scores = np.random.default_rng(3).random(1369)
+    index = np.arange(1369)
     assert len(keep_shallow(scores, index, (37, 37), budget)) == target
     floor = keep_shallow(scores, index, (37, 37), ShallowBudget(rho=0.0, block=budget.block))
     assert len(floor) == blocks
     assert set(floor.tolist()) <= set(keep_shallow(scores, index, (37, 37), budget).tolist())
-
-
-grids = st.tuples(st.integers(1, 19), st.integers(1, 19))
-
-
-@st.composite
-def live_tokens(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
-    """Scores (with many ties) and places of a random subset of a random grid."""
-    grid = draw(grids)
-    cells = grid[0] * grid[1]
-    seed = draw(st.integers(0, 2**31))
-    generator = torch.Generator().manual_seed(seed)
-    count = draw(st.integers(1, cells))
-    index = torch.randperm(cells, generator=generator)[:count].sort().values
-    levels = draw(st.sampled_from([2, 5, 10_000]))
-    return torch.randint(levels, (count,), generator=generator).float() / levels, index, grid
-
-
-def block_of(place: int, grid: tuple[int, int], size: int = 2) -> tuple[int, int]:
-    return place // grid[1] // size, place % grid[1] // size
 
 
 @settings(deadline=None, max_examples=150)
@@ -160,29 +141,29 @@ def block_of(place: int, grid: tuple[int, int], size: int = 2) -> tuple[int, int
 def test_floor_count_and_rescue_hold_on_every_grid(tokens, rho, diversity) -> None:  # type: ignore[no-untyped-def]
     scores, index, grid = tokens
     keep = keep_shallow(scores, index, grid, ShallowBudget(rho, diversity=diversity))
-    places = index[keep].tolist()
-    blocks = {block_of(place, grid) for place in index.tolist()}
+    kept = index[keep].tolist()
+    blocks = {block_of(cell, grid) for cell in index.tolist()}
 
-    assert places == sorted(set(places)), "ascending, distinct"
-    assert {block_of(place, grid) for place in places} == blocks, "the floor: every non-empty block keeps a token"
+    assert kept == sorted(set(kept)), "ascending, distinct"
+    assert {block_of(cell, grid) for cell in kept} == blocks, "the floor: every non-empty block keeps a token"
     target = max(len(blocks), round(rho * grid[0] * grid[1]))
-    assert len(places) == min(target, len(index))
+    assert len(kept) == min(target, len(index))
     # coverage is the best of each block, ties to the lower index
     score_at = dict(zip(index.tolist(), scores.tolist(), strict=True))
     winners = {min((p for p in score_at if block_of(p, grid) == b), key=lambda p: (-score_at[p], p)) for b in blocks}
-    assert winners <= set(places)
+    assert winners <= set(kept)
     # rescue: the best open token of distinct 8x8 cells first, then by score
     rest = sorted(set(score_at) - winners, key=lambda p: (-score_at[p], p))
-    residual = len(places) - len(winners)
+    residual = len(kept) - len(winners)
     diverse: list[int] = []
     taken: set[tuple[int, int]] = set()
-    for place in rest:
-        cell = (place // grid[1] * 8 // grid[0], place % grid[1] * 8 // grid[1])
-        if cell not in taken and len(diverse) < min(diversity, residual):
-            taken.add(cell)
-            diverse.append(place)
-    by_score = [place for place in rest if place not in diverse][: residual - len(diverse)]
-    assert set(places) == winners | set(diverse) | set(by_score)
+    for cell in rest:
+        coarse = (cell // grid[1] * 8 // grid[0], cell % grid[1] * 8 // grid[1])
+        if coarse not in taken and len(diverse) < min(diversity, residual):
+            taken.add(coarse)
+            diverse.append(cell)
+    by_score = [cell for cell in rest if cell not in diverse][: residual - len(diverse)]
+    assert set(kept) == winners | set(diverse) | set(by_score)
 
 
 @settings(deadline=None, max_examples=60)
@@ -191,14 +172,3 @@ def test_not_strict_never_exceeds_the_target(tokens, rho) -> None:  # type: igno
     scores, index, grid = tokens
     keep = keep_shallow(scores, index, grid, ShallowBudget(rho, strict=False))
     assert len(keep) == min(round(rho * grid[0] * grid[1]), len(index))
-
-
-@settings(deadline=None, max_examples=60)
-@given(live_tokens(), st.floats(0, 1), st.randoms(use_true_random=False))
-def test_the_order_of_the_live_tokens_does_not_matter(tokens, rho, random) -> None:  # type: ignore[no-untyped-def]
-    scores, index, grid = tokens
-    shuffled = list(range(len(index)))
-    random.shuffle(shuffled)
-    expected = index[keep_shallow(scores, index, grid, ShallowBudget(rho))]
-    found = index[shuffled][keep_shallow(scores[shuffled], index[shuffled], grid, ShallowBudget(rho))]
-    assert torch.equal(found, expected)

@@ -1,4 +1,4 @@
-"""keepad demo: the main job on images that come with the package."""
+"""keepad demo: predict images that come with the package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, ModelOption, PointOption, WeightsOption
+from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PointOption, WeightsOption
 
 
 def demo(
@@ -17,16 +17,17 @@ def demo(
     model: ModelOption = None,
     weights: WeightsOption = None,
     point: PointOption = "prune50",
+    engine: EngineOption = "auto",
     device: DeviceOption = None,
 ) -> None:
-    """Detect defects painted onto one photographed and three rendered surfaces; only the backbone is downloaded."""
+    """Detect synthetic defects on one photographed and three rendered surfaces; only the backbone is downloaded."""
     from keepad.console import stdout
     from keepad.demo import write_demo_images
     from keepad.files import writable_folder
     from keepad.loading import load
     from keepad.output.folder import run_folder
 
-    detector = load(model, point, device, weights=weights)
+    detector = load(model, point=point, engine=engine, device=device, weights=weights)
     paths = write_demo_images(writable_folder(out) / "images")
     summary = run_folder(detector, paths, out, title="KeepAD demo")
     stdout.print(summary.table(relative_to=out / "images", limit=len(paths)))

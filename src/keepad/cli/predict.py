@@ -21,35 +21,32 @@ def predict(
     model: ModelOption = None,
     weights: WeightsOption = None,
     point: PointOption = "prune50",
-    batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images in one forward pass.")] = 1,
+    batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images per forward pass.")] = 1,
     threshold: Annotated[
         float | None,
-        typer.Option("--threshold", "-t", help="Call an image anomalous, and a pixel, from this value on."),
+        typer.Option("--threshold", "-t", help="Lowest score of an anomalous image, and lowest map value of a pixel."),
     ] = None,
-    images: Annotated[
-        bool, typer.Option("--images/--no-images", help="Write overlays and the report's pictures.")
-    ] = True,
+    overlays: Annotated[bool, typer.Option("--overlays/--no-overlays", help="Write overlays and the report.")] = True,
     pixel_router: PixelRouterOption = None,
-    engine: EngineOption = None,
+    engine: EngineOption = "auto",
     device: DeviceOption = None,
 ) -> None:
-    """Say which images are defective, and where."""
+    """Score images and locate their anomalies."""
     from rich.markup import escape
 
     from keepad.console import stderr, stdout
-    from keepad.engines.opening import open_detector
     from keepad.images import find_images
+    from keepad.loading import load
     from keepad.output.folder import run_folder
     from keepad.presets import with_pixel_router
 
-    found = find_images(paths)
-    chosen = with_pixel_router(point, pixel_router)
-    detector = open_detector(model, chosen, engine=engine, device=device, weights=weights)
+    images = find_images(paths)
+    detector = load(model, point=with_pixel_router(point, pixel_router), engine=engine, device=device, weights=weights)
     if threshold is not None:
         detector.set_threshold(threshold)
-    summary = run_folder(detector, found, out, batch_size=batch, pictures=images)
+    summary = run_folder(detector, images, out, batch_size=batch, overlays=overlays)
     stdout.print(summary.table())
-    for sentence in summary.failures():
+    for sentence in summary.errors:
         stderr.print(f"[bold red]error:[/] {escape(sentence)}", soft_wrap=True)
     stdout.print(f"results: {summary.jsonl}", soft_wrap=True, highlight=False)
     if summary.report:

@@ -1,4 +1,4 @@
-"""Pictures of a prediction: the image, its anomaly map on a fixed colour scale, and the tokens that survived."""
+"""Overlays of a prediction: the image, its anomaly map on a fixed colour scale, and the surviving tokens."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.prediction import Prediction
 
-# Dark violet to pale yellow: each anchor is lighter than the one before, so order survives grey printing.
+# Dark violet to pale yellow: each anchor is lighter than the one before, so the order holds in greyscale.
 _ANCHORS = ((48, 18, 98), (112, 26, 128), (186, 44, 104), (236, 96, 52), (252, 168, 40), (253, 228, 104))
-# Share of the scale below which the map stays invisible, from which it is fully drawn, and how opaque it then is.
+# Share of the scale at which the map starts to show, share from which its opacity is full, and that opacity.
 _FADE_FROM, _FADE_TO, _OPACITY = 0.25, 0.6, 0.75
 _DROPPED_EARLY, _DROPPED_LATE, _KEPT = 0, 1, 2
 _INK, _MUTED, _PAPER = (24, 28, 36), (104, 112, 124), (255, 255, 255)
 _DARK, _TINT, _OUTLINE = (14, 16, 22), (58, 96, 168), (255, 255, 255)
 _BAD, _FINE = (190, 38, 38), (22, 122, 72)
-# An extreme aspect ratio is drawn less extreme, so that there is something to see.
-_MIN_SIDE = 48
-_MIN_OUTLINED = 10
+_MIN_SIDE = 48  # pixels; limits extreme aspect ratios
+_MIN_OUTLINED = 10  # pixels; around smaller cells an outline would hide their content
 _MARGIN, _GAP, _MIN_COLUMN = 14, 14, 236
 
 
 class Panels(NamedTuple):
-    """Three pictures of the same size, at the aspect ratio of the image as it was given."""
+    """Three pictures of the same size, at the aspect ratio of the original image."""
 
     image: Image.Image
     overlay: Image.Image
@@ -37,20 +36,20 @@ class Panels(NamedTuple):
 
 def colour_map(values: Array, scale: float = 1.0) -> Array:
     """(..., 4) floats: red, green, blue in 0..255 and opacity in 0..1 of map values on the fixed scale 0..`scale`."""
-    return _colour_table()[_steps(values, scale)]
+    return _colour_table()[_colour_indices(values, scale)]
 
 
-def _steps(values: Array, scale: float) -> Array:
-    """Map values as places in the table of colours."""
+def _colour_indices(values: Array, scale: float) -> Array:
+    """uint8 rows of the colour table, in the shape of `values`."""
     if not scale > 0:
-        raise KeepADError(f"The colour scale must end above 0, not at {scale}; 1.0 covers all that a map can hold.")
+        raise KeepADError(f"The colour scale must end above 0, not at {scale}; 1.0 covers the whole range of a map.")
     steps = np.asarray(values, np.float32) * np.float32(255 / scale)
-    return np.rint(np.clip(steps, 0, 255)).astype(np.uint8)
+    return np.asarray(np.rint(np.clip(steps, 0, 255)), np.uint8)
 
 
 @cache
 def _colour_table() -> Array:
-    """(256, 4): as many steps as eight bits of colour can show."""
+    """(256, 4) red, green, blue and opacity."""
     share = np.linspace(0, 1, 256)
     stops = np.linspace(0, 1, len(_ANCHORS))
     rgb = [np.interp(share, stops, channel) for channel in zip(*_ANCHORS, strict=True)]
@@ -59,23 +58,28 @@ def _colour_table() -> Array:
 
 
 def make_panels(prediction: Prediction, *, scale: float = 1.0, long_side: int = 518) -> Panels:
-    """Image, anomaly map over it, and survivors, without words, `long_side` pixels on their longer side."""
-    width, height = _panel_size(prediction.image_size, long_side)
+    """Image, anomaly map over it, and surviving tokens, without text, `long_side` pixels on their longer side."""
+    height, width = _panel_size(prediction.image_size, long_side)
     picture = Image.fromarray(prediction.image).resize((width, height), Image.Resampling.BICUBIC)
     return Panels(picture, _overlay(picture, prediction, scale), _survivors(picture, prediction))
 
 
 def draw_panels(prediction: Prediction, scale: float = 1.0, panels: Panels | None = None) -> Image.Image:
-    """One picture with everything: image, anomaly map on the fixed scale 0..`scale`, surviving tokens, and the numbers.
+    """One picture of image, anomaly map, surviving tokens and scalar results.
 
-    The colours never stretch to the image at hand, so two pictures drawn with one scale can be compared. The map is
-    transparent below a quarter of the scale. In the third panel survivors keep their colours, tokens that the deep
-    router dropped are dimmed and blue, and those that were dropped before are dark.
+    Colours have the fixed scale 0..`scale`, so pictures of different images are comparable; the map is transparent
+    below a quarter of it. Surviving tokens keep their colours, tokens dropped by the deep router are dimmed and blue,
+    tokens dropped earlier are dark.
 
     Args:
-        prediction: What to draw.
-        scale: End of the colour scale.
-        panels: What `make_panels` made of it at the same scale; made here if None.
+        prediction: The result to draw.
+        scale: Map value of the last colour.
+        panels: Result of `make_panels` at the same scale; made here if None.
+
+    Example:
+        ```python
+        draw_panels(model("part.png"), scale=0.5).save("part.overlay.png")
+        ```
     """
     panels = panels or make_panels(prediction, scale=scale)
     width, height = panels.image.size
@@ -92,10 +96,10 @@ def draw_panels(prediction: Prediction, scale: float = 1.0, panels: Panels | Non
     for left, title, panel in zip(lefts, titles, panels, strict=True):
         draw.text((left, _MARGIN - 4), title, _INK, _font(14))
         canvas.paste(panel, (left, top))
-    original = f"{prediction.image_size[0]} x {prediction.image_size[1]} px"
+    original = f"{prediction.image_size[1]} x {prediction.image_size[0]} px"
     name = "" if prediction.path is None else prediction.path.name
     draw.text((lefts[0], below), _shorten(f"{name}  {original}".strip(), column, 12), _MUTED, _font(12))
-    _draw_bar(canvas, (lefts[1], below), scale)
+    _draw_scale(canvas, (lefts[1], below), scale)
     _draw_legend(canvas, (lefts[2], below))
     for number, line in enumerate(lines):
         x = float(_MARGIN)
@@ -106,7 +110,7 @@ def draw_panels(prediction: Prediction, scale: float = 1.0, panels: Panels | Non
 
 
 def write_picture(picture: Image.Image, path: Path) -> None:
-    """As a JPEG, which takes a tenth of the time, where the name says so; else as a PNG, packed lightly."""
+    """Write a JPEG, ten times as fast, where the suffix is .jpg or .jpeg; else a lightly compressed PNG."""
     if path.suffix.lower() in (".jpg", ".jpeg"):
         picture.save(path, format="JPEG", quality=92, subsampling=0)
     else:
@@ -114,63 +118,62 @@ def write_picture(picture: Image.Image, path: Path) -> None:
 
 
 def _panel_size(image_size: tuple[int, int], long_side: int) -> tuple[int, int]:
+    """Height and width of a panel."""
     factor = long_side / max(image_size)
-    width, height = (max(round(side * factor), min(_MIN_SIDE, long_side)) for side in image_size)
-    return width, height
+    height, width = (max(round(side * factor), min(_MIN_SIDE, long_side)) for side in image_size)
+    return height, width
 
 
 def _overlay(picture: Image.Image, prediction: Prediction, scale: float) -> Image.Image:
-    anomaly = Image.fromarray(np.ascontiguousarray(prediction.anomaly_map, np.float32))
-    steps = Image.fromarray(_steps(np.asarray(anomaly.resize(picture.size, Image.Resampling.BILINEAR)), scale))
-    red, green, blue, opacity = (steps.point(column) for column in _lookups())
+    anomaly_map = prediction.map_at((picture.height, picture.width))
+    indices = Image.fromarray(_colour_indices(anomaly_map, scale))
+    red, green, blue, opacity = (indices.point(column) for column in _lookups())
     drawn = Image.composite(Image.merge("RGB", (red, green, blue)), picture, opacity)
-    mask = prediction.pred_mask
-    if mask is None:
+    if prediction.pixel_threshold is None:
         return drawn
-    inside = np.asarray(Image.fromarray(mask).resize(picture.size, Image.Resampling.NEAREST))
-    grown = _grow(inside)
+    mask = anomaly_map >= prediction.pixel_threshold
+    grown = _grow(mask)
     # White inside of a black line shows on every colour.
     drawn = _painted(drawn, _DARK, _grow(grown) & ~grown)
-    return _painted(drawn, _OUTLINE, grown & ~_shrink(inside))
+    return _painted(drawn, _OUTLINE, grown & ~_shrink(mask))
 
 
 @cache
 def _lookups() -> list[list[int]]:
-    """The table of colours as PIL looks them up: red, green, blue and opacity of each step, 0..255."""
+    """The colour table as lookup tables for `Image.point`: red, green, blue and opacity, 256 integers each."""
     table = _colour_table() * np.array([1, 1, 1, 255], np.float32)
     return [[int(value) for value in column] for column in np.rint(table).T]
 
 
 def _survivors(picture: Image.Image, prediction: Prediction) -> Image.Image:
     rows, columns = prediction.grid
-    fate = np.full(rows * columns, _DROPPED_EARLY, np.uint8)
-    fate[prediction.survivors_shallow] = _DROPPED_LATE
-    fate[prediction.survivors] = _KEPT
+    state = np.full(rows * columns, _DROPPED_EARLY, np.uint8)
+    state[prediction.survivors_shallow] = _DROPPED_LATE
+    state[prediction.survivors] = _KEPT
     width, height = picture.size
     y, x = np.arange(height) * rows // height, np.arange(width) * columns // width
-    fates = fate.reshape(rows, columns)[y][:, x]
+    states = state.reshape(rows, columns)[y][:, x]  # (height, width)
     dimmed = Image.blend(picture, Image.new("RGB", picture.size, _TINT), 0.45)
     dark = Image.blend(picture.convert("L").convert("RGB"), Image.new("RGB", picture.size, _DARK), 0.82)
-    drawn = Image.composite(dimmed, picture, _stencil(fates == _DROPPED_LATE))
-    drawn = Image.composite(dark, drawn, _stencil(fates == _DROPPED_EARLY))
-    # Around small cells a line would hide more than it shows.
+    drawn = Image.composite(dimmed, picture, _stencil(states == _DROPPED_LATE))
+    drawn = Image.composite(dark, drawn, _stencil(states == _DROPPED_EARLY))
     if min(height / rows, width / columns) >= _MIN_OUTLINED:
-        kept = fates == _KEPT
+        kept = states == _KEPT
         drawn = _painted(drawn, _OUTLINE, kept & ~_shrink(kept), opacity=166)
     return drawn
 
 
-def _stencil(where: Array, opacity: int = 255) -> Image.Image:
-    return Image.fromarray(where.view(np.uint8) * np.uint8(opacity))
+def _stencil(mask: Array, opacity: int = 255) -> Image.Image:
+    return Image.fromarray(mask.view(np.uint8) * np.uint8(opacity))
 
 
-def _painted(picture: Image.Image, colour: tuple[int, int, int], where: Array, opacity: int = 255) -> Image.Image:
-    return Image.composite(Image.new("RGB", picture.size, colour), picture, _stencil(where, opacity))
+def _painted(picture: Image.Image, colour: tuple[int, int, int], mask: Array, opacity: int = 255) -> Image.Image:
+    return Image.composite(Image.new("RGB", picture.size, colour), picture, _stencil(mask, opacity))
 
 
 def _grow(mask: Array) -> Array:
-    """The mask and its four neighbours."""
-    grown = mask.copy()
+    """The mask dilated by one pixel, 4-connected."""
+    grown = np.array(mask)
     grown[1:] |= mask[:-1]
     grown[:-1] |= mask[1:]
     grown[:, 1:] |= mask[:, :-1]
@@ -179,12 +182,8 @@ def _grow(mask: Array) -> Array:
 
 
 def _shrink(mask: Array) -> Array:
-    """The mask without the pixels that touch its outside; the border of the picture is no outside."""
+    """The mask eroded by one pixel, 4-connected; the border of the picture does not erode it."""
     return ~_grow(~mask)
-
-
-def _to_image(pixels: Array) -> Image.Image:
-    return Image.fromarray(np.clip(pixels + 0.5, 0, 255).astype(np.uint8))
 
 
 def _caption(prediction: Prediction) -> list[tuple[str, tuple[int, int, int]]]:
@@ -203,7 +202,7 @@ def _caption(prediction: Prediction) -> list[tuple[str, tuple[int, int, int]]]:
 
 
 def _wrap(pieces: list[tuple[str, tuple[int, int, int]]], width: float) -> list[list[tuple[str, tuple[int, int, int]]]]:
-    """The pieces joined by dots, in as many lines as they need."""
+    """Lines of pieces joined by dots, each at most `width` pixels."""
     lines: list[list[tuple[str, tuple[int, int, int]]]] = [[]]
     used = 0.0
     for text, colour in pieces:
@@ -218,8 +217,8 @@ def _wrap(pieces: list[tuple[str, tuple[int, int, int]]], width: float) -> list[
     return lines
 
 
-def _draw_bar(canvas: Image.Image, corner: tuple[int, int], scale: float) -> None:
-    """The colour scale as it lies over white, with its numbers."""
+def _draw_scale(canvas: Image.Image, corner: tuple[int, int], scale: float) -> None:
+    """The colour scale over white, with its ends."""
     draw = ImageDraw.Draw(canvas)
     x, y = corner
     length, thickness = 132, 10
@@ -227,7 +226,7 @@ def _draw_bar(canvas: Image.Image, corner: tuple[int, int], scale: float) -> Non
     strip = 255 * (1 - colours[:, 3:]) + colours[:, :3] * colours[:, 3:]
     text_width = _font(12).getlength("0") + 6
     left = int(x + text_width)
-    canvas.paste(_to_image(np.repeat(strip[None], thickness, axis=0)), (left, y + 3))
+    canvas.paste(Image.fromarray(np.repeat(np.rint(strip)[None].astype(np.uint8), thickness, axis=0)), (left, y + 3))
     draw.rectangle((left - 1, y + 2, left + length, y + 3 + thickness), outline=_MUTED)
     draw.text((x, y), "0", _MUTED, _font(12))
     draw.text((left + length + 6, y), f"{scale:g}, fixed scale", _MUTED, _font(12))
@@ -245,7 +244,7 @@ def _draw_legend(canvas: Image.Image, corner: tuple[int, int]) -> None:
 
 
 def _shorten(text: str, width: float, size: int) -> str:
-    """The text, its middle cut out where it is too wide."""
+    """The text, its middle left out where it is wider than `width` pixels."""
     if _font(size).getlength(text) <= width:
         return text
     half = len(text) // 2

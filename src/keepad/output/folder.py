@@ -1,4 +1,4 @@
-"""One run over many images: predictions.jsonl line by line, overlays, and a report at the end."""
+"""Predictions of many images written to a folder: predictions.jsonl, overlays and a report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from keepad.console import progress
-from keepad.detector import Detector, ImageSource
+from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.files import writable_folder
 from keepad.output.drawing import draw_panels, make_panels, write_picture
 from keepad.output.report import ReportWriter
 from keepad.prediction import Prediction
 
+_KEYS = ("path", "pred_score", "pred_label", "keep_pixels", "keep_shallow", "keep_final", "evidence", "seconds")
+_MAX_NAME = 200  # bytes; file systems allow 255
+_MAX_QUEUED = 4  # overlays
+
 
 @dataclass
 class RunSummary:
-    """What a run did, and where it is written.
+    """Results of a run over many images, and the files that hold them.
 
     Attributes:
-        jsonl: One line an image.
-        report: The HTML report, if one was written.
-        rows: The lines, as dictionaries, in the order of the run.
+        jsonl: File with one JSON object per image.
+        report: The HTML report, or None without overlays.
+        rows: The JSON objects in the order of the images; `error` is None where the image was used.
         interrupted: Whether Ctrl-C ended the run early.
     """
 
@@ -41,25 +46,29 @@ class RunSummary:
     interrupted: bool = False
 
     @property
-    def errors(self) -> int:
-        return sum(row["error"] is not None for row in self.rows)
-
-    @property
-    def done(self) -> int:
-        return len(self.rows) - self.errors
-
-    def failures(self) -> list[str]:
+    def errors(self) -> list[str]:
         """One sentence for each image that could not be used."""
         return [row["error"] for row in self.rows if row["error"] is not None]
 
+    @property
+    def done(self) -> int:
+        """Number of images with a prediction."""
+        return len(self.rows) - len(self.errors)
+
     def table(self, *, relative_to: Path | None = None, limit: int = 20) -> Table:
-        """The images with the highest scores."""
-        good = sorted((row for row in self.rows if row["error"] is None), key=lambda row: -row["pred_score"])
-        table = Table(title=f"{self.done} images, {self.errors} errors", title_justify="left")
+        """The `limit` highest scores as a table for the terminal; paths are shown relative to `relative_to`.
+
+        Example:
+            ```python
+            rich.print(run_folder(model, find_images("images/"), Path("out")).table(limit=5))
+            ```
+        """
+        rows = sorted((row for row in self.rows if row["error"] is None), key=lambda row: -row["pred_score"])
+        table = Table(title=f"{self.done} images, {len(self.errors)} errors", title_justify="left")
         table.add_column("image", overflow="fold", min_width=24)
         for column in ("score", "label", "keep", "evidence", "ms"):
             table.add_column(column, justify="right", no_wrap=True)
-        for row in good[:limit]:
+        for row in rows[:limit]:
             path = Path(row["path"])
             table.add_row(
                 escape(str(path.relative_to(relative_to) if relative_to else path)),
@@ -69,8 +78,8 @@ class RunSummary:
                 "-" if row["evidence"] is None else f"{row['evidence']:.3f}",
                 f"{row['seconds'] * 1e3:.0f}",
             )
-        if len(good) > limit:
-            table.caption = f"the {limit} highest of {len(good)} scores"
+        if len(rows) > limit:
+            table.caption = f"the {limit} highest of {len(rows)} scores"
         return table
 
 
@@ -80,57 +89,61 @@ def run_folder(
     out: Path,
     *,
     batch_size: int = 1,
-    pictures: bool = True,
+    overlays: bool = True,
     title: str = "KeepAD report",
 ) -> RunSummary:
-    """Predict every image and write `predictions.jsonl`, and with `pictures` also overlays/ and `report.html`.
+    """Predict every image; write `predictions.jsonl` and, with `overlays`, overlays/ and `report.html` to `out`.
 
-    An image that cannot be used becomes a line with `error`; Ctrl-C and a full disk keep what is done.
+    An image that cannot be used becomes a line with `error`. Ctrl-C and a full disk keep the results so far.
+
+    Args:
+        detector: The detector.
+        paths: Image files.
+        out: Folder for the results, made if missing.
+        batch_size: Images per forward pass.
+        overlays: Draw overlays and the report.
+        title: Heading of the report.
+
+    Example:
+        ```python
+        summary = run_folder(keepad.load(), find_images("images/"), Path("out"))
+        print(summary.done, summary.errors, summary.report)
+        ```
     """
     writable_folder(out)
-    overlays = out / "overlays"
-    if pictures:
-        writable_folder(overlays)
-    summary = RunSummary(out / "predictions.jsonl", out / "report.html" if pictures else None)
-    settings = {
-        "model": detector.name,
-        "backbone": detector.backbone_name,
-        "operating point": detector.point.name,
-        "input": f"{detector.image_size[1]} x {detector.image_size[0]} pixels",
-        "device": detector.runs_on,
-    }
-    report = ReportWriter(summary.report, title=title, settings=settings) if summary.report else None
-    names = _overlay_names(paths)
+    summary = RunSummary(out / "predictions.jsonl", out / "report.html" if overlays else None)
+    drawer = _Drawer(detector, paths, out, title) if overlays else None
     try:
-        with summary.jsonl.open("w", encoding="utf-8") as lines, progress("predict", len(paths)) as advance:
+        with (
+            summary.jsonl.open("w", encoding="utf-8") as lines,
+            progress("predict", len(paths)) as advance,
+            _BackgroundQueue() as queue,
+        ):
 
-            def book(row: dict[str, Any]) -> None:
+            def write(row: dict[str, Any]) -> None:
                 summary.rows.append(row)
                 lines.write(json.dumps(row) + "\n")
                 lines.flush()
                 advance()
 
-            painter = Painter()
+            def on_error(source: object, error: KeepADError) -> None:
+                queue.finish()  # keeps lines and overlays in the order of the images
+                if drawer:
+                    drawer.report.add_error(Path(str(source)), str(error))
+                write({**dict.fromkeys(_KEYS), "path": str(source), "error": str(error)})
 
-            def on_error(source: ImageSource, error: KeepADError) -> None:
-                painter.finish()  # so that lines and pictures keep the order of the images
-                if report:
-                    report.add_error(Path(str(source)), str(error))
-                book(_failed(Path(str(source)), error))
-
-            def on_prediction(prediction: Prediction) -> None:
-                row = prediction.to_dict()
-                line = {**{key: row[key] for key in _COLUMNS}, "error": None}
-                painter.submit(lambda: _paint(prediction, report, overlays, names), lambda: book(line))
-
-            with painter:
-                try:
-                    for prediction in detector.predict(paths, batch_size=batch_size, on_error=on_error):
-                        on_prediction(prediction)
-                except KeyboardInterrupt:
-                    summary.interrupted = True
-        if report:
-            report.close()
+            try:
+                for prediction in detector.predict(paths, batch_size=batch_size, on_error=on_error):
+                    values = prediction.to_dict()
+                    row = {**{key: values[key] for key in _KEYS}, "error": None}
+                    if drawer:
+                        queue.submit(partial(drawer.draw, prediction), partial(write, row))
+                    else:
+                        write(row)
+            except KeyboardInterrupt:
+                summary.interrupted = True
+        if drawer:
+            drawer.report.close()
     except OSError as error:
         raise KeepADError(
             f"writing to {out} failed after {summary.done} images: {error.strerror}; what was written so far is kept."
@@ -138,80 +151,83 @@ def run_folder(
     return summary
 
 
-_PICTURES_WAITING = 4
+class _Drawer:
+    """Draws a prediction into the overlays folder and into the report."""
+
+    def __init__(self, detector: Detector, paths: Sequence[Path], out: Path, title: str) -> None:
+        settings = {
+            "model": detector.name,
+            "backbone": detector.backbone_name,
+            "operating point": detector.point.name,
+            "input": f"{detector.image_size[1]} x {detector.image_size[0]} pixels",
+            "device": detector.runs_on,
+        }
+        self.report = ReportWriter(out / "report.html", title=title, settings=settings)
+        self._folder = writable_folder(out / "overlays")
+        self._names = _overlay_names(paths)
+
+    def draw(self, prediction: Prediction) -> None:
+        assert prediction.path is not None
+        panels = make_panels(prediction)
+        write_picture(draw_panels(prediction, panels=panels), self._folder / self._names[prediction.path])
+        self.report.add(prediction, panels)
 
 
-class Painter:
-    """Draws and writes pictures in a thread of its own, while the network looks at the next images.
+class _BackgroundQueue:
+    """Runs tasks in one thread while the network runs the next images.
 
-    Each picture has something that is called once it is written, in the order of submission and in the caller's thread.
-    What drawing raises, a later call raises.
+    Each task has a callback, called in the caller's thread and in the order of submission once the task is done. An
+    exception of a task is raised by a later call.
     """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
-        self._waiting: deque[tuple[Future[None], Callable[[], None]]] = deque()
+        self._queued: deque[tuple[Future[None], Callable[[], None]]] = deque()
 
-    def __enter__(self) -> Painter:
+    def __enter__(self) -> _BackgroundQueue:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with nullcontext() if kind is None else suppress(Exception):  # the first error is the one to tell
+            with nullcontext() if kind is None else suppress(Exception):  # the block's own error is the one to raise
                 self.finish()
         finally:
             self._pool.shutdown(cancel_futures=True)
 
-    def submit(self, draw: Callable[[], None], written: Callable[[], None]) -> None:
-        """Draw soon; waits only while too many pictures are waiting."""
-        self._waiting.append((self._pool.submit(draw), written))
-        while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _PICTURES_WAITING):
-            self._take()
+    def submit(self, task: Callable[[], None], done: Callable[[], None]) -> None:
+        """Queue a task; blocks only while the queue is full."""
+        self._queued.append((self._pool.submit(task), done))
+        while self._queued and (self._queued[0][0].done() or len(self._queued) > _MAX_QUEUED):
+            self._complete_first()
 
     def finish(self) -> None:
-        """Wait for all that was submitted."""
-        while self._waiting:
-            self._take()
+        """Wait for all tasks."""
+        while self._queued:
+            self._complete_first()
 
-    def _take(self) -> None:
-        future, written = self._waiting.popleft()
+    def _complete_first(self) -> None:
+        future, done = self._queued.popleft()
         try:
             future.result()
         except BaseException:
-            self._waiting.clear()  # what comes after a picture that failed is not done either
+            self._queued.clear()  # results after a failed one are not reported as written
             raise
-        written()
-
-
-def _paint(prediction: Prediction, report: ReportWriter | None, overlays: Path, names: dict[Path, str]) -> None:
-    if report:
-        assert prediction.path is not None
-        panels = make_panels(prediction)
-        write_picture(draw_panels(prediction, panels=panels), overlays / names[prediction.path])
-        report.add(prediction, panels)
-
-
-_LONGEST_NAME = 200  # bytes; file systems allow 255
-_COLUMNS = ("path", "pred_score", "pred_label", "keep_pixels", "keep_shallow", "keep_final", "evidence", "seconds")
-
-
-def _failed(path: Path, error: KeepADError) -> dict[str, Any]:
-    return {**dict.fromkeys(_COLUMNS), "path": str(path), "error": str(error)}
+        done()
 
 
 def _overlay_names(paths: Sequence[Path]) -> dict[Path, str]:
-    """A flat, distinct JPEG name for every image: its path below what all of them share."""
-    whole = {path: path.absolute() for path in paths}
+    """A distinct JPEG name for every image: its path below the common folder, joined by "__"."""
+    absolute = {path: path.absolute() for path in paths}
     try:
-        shared = len(Path(os.path.commonpath([path.parent for path in whole.values()])).parts)
-    except ValueError:  # on different drives nothing is shared
-        shared = 1
+        common = len(Path(os.path.commonpath([path.parent for path in absolute.values()])).parts)
+    except ValueError:  # no common path across drives
+        common = 1
     names: dict[Path, str] = {}
     taken: set[str] = set()
-    for number, (path, place) in enumerate(whole.items()):
-        name = "__".join(place.parts[shared:])
-        if name in taken or len(name.encode()) > _LONGEST_NAME:
-            name = f"{number}__{place.name[-_LONGEST_NAME // 4 :]}"
+    for number, (path, full) in enumerate(absolute.items()):
+        name = "__".join(full.parts[common:])
+        if name in taken or len(name.encode()) > _MAX_NAME:
+            name = f"{number}__{full.name[-_MAX_NAME // 4 :]}"
         taken.add(name)
         names[path] = f"{name}.jpg"
     return names

@@ -1,0 +1,50 @@
+"""The same images give the same scores, maps and survivors as before the redesign of 0.2.0.
+
+tests/golden/default.npz holds the results of the last 0.1 revision for 40 real images at five operating points, in
+torch and OpenVINO fp32. On the machine and torch version that made it, differences of the order of float rounding are
+allowed; elsewhere kernels differ, and near ties may be decided otherwise, so the bounds are wider.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from keepad.images import read_image, to_input
+from keepad.loading import load
+from keepad.presets import POINTS
+
+GOLDEN = Path(__file__).parent / "golden" / "default.npz"
+_STRIDE = slice(7, None, 28)  # pixels of a map that were stored, in both directions
+
+
+def _machine() -> list[str]:
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return [names[0].partition(":")[2].strip() if names else "", torch.__version__]
+
+
+@pytest.mark.weights
+@pytest.mark.shared
+@pytest.mark.parametrize(("engine", "tolerance", "every"), [("torch", 1e-6, 4), ("openvino", 1e-4, 8)])
+def test_results_are_those_of_the_revision_before(shared_data: Path, engine: str, tolerance: float, every: int) -> None:
+    golden = np.load(GOLDEN)
+    exact = _machine() == golden["machine"].tolist()
+    tolerance = tolerance if exact else 1e-3
+    detector = load("default", engine=engine, device="cpu")
+    points = [POINTS[name] for name in golden["points"]]
+    cells = detector.grid[0] * detector.grid[1]
+    for number in range(0, len(golden["names"]), every):
+        pixels = to_input(read_image(shared_data / str(golden["names"][number])), detector.image_size)
+        results = detector.infer(pixels[None], points)
+        for column, point in enumerate(points):
+            (result,) = results[point.name]
+            assert result.score == pytest.approx(golden[f"{engine}.score"][number, column], abs=tolerance)
+            difference = np.abs(result.anomaly_map[_STRIDE, _STRIDE] - golden[f"{engine}.map"][number, column])
+            assert (difference.max() if exact else difference.mean()) <= tolerance
+            for router, survivors in (("shallow", result.survivors_shallow), ("survivors", result.survivors)):
+                stored = np.flatnonzero(np.unpackbits(golden[f"{engine}.{router}"][number, column])[:cells])
+                common = len(np.intersect1d(stored, survivors))
+                assert common / (len(stored) + len(survivors) - common) >= (1.0 if exact else 0.98)

@@ -1,0 +1,93 @@
+"""Placement, budgets and operating points: the published values, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from keepad.errors import KeepADError
+from keepad.presets import (
+    PIXELS,
+    POINTS,
+    Calibration,
+    OperatingPoint,
+    PixelBudget,
+    Placement,
+    operating_point,
+    with_pixel_router,
+    with_tuples,
+)
+
+
+def test_the_reference_placement_and_its_half() -> None:
+    assert Placement.for_depth(24) == Placement((12, 15, 18, 21, 24), 8, 12, 21, (12, 21), (12, 15, 18, 21))
+    assert Placement.for_depth(12) == Placement((6, 8, 9, 11, 12), 4, 6, 11, (6, 11), (6, 8, 9, 11))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"head_layers": (8, 6, 9)}, "ascending"),
+        ({"head_layers": ()}, "ascending"),
+        ({"shallow": 6}, "routers must be in order"),
+        ({"deep": 7}, "routers must be in order"),
+        ({"exit": 10}, "the exit must follow a head layer"),
+        ({"base_layers": (6, 12)}, "score layers"),
+        ({"mid_layers": ()}, "score layers"),
+    ],
+)
+def test_a_placement_that_cannot_work_is_refused(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(KeepADError, match=sentence):
+        replace(Placement.for_depth(12), **change)  # type: ignore[arg-type]
+
+
+def test_a_backbone_needs_five_blocks() -> None:
+    with pytest.raises(KeepADError, match="five are needed"):
+        Placement.for_depth(4)
+
+
+@pytest.mark.parametrize("blocks", [(), ((1, 20),), ((2, 20), (4, 20)), ((4, 20), (3, 20)), ((2, 20), (2, 20))])
+def test_sides_of_pixel_blocks_fall_and_divide(blocks: tuple[tuple[int, float], ...]) -> None:
+    with pytest.raises(KeepADError, match="sides of pixel blocks"):
+        PixelBudget(blocks)
+
+
+def test_tolerances_of_pixel_blocks_are_not_negative() -> None:
+    for wrong in ({"blocks": ((2, -1.0),)}, {"noise": -0.5}):
+        with pytest.raises(KeepADError, match="negative"):
+            PixelBudget(**wrong)  # type: ignore[arg-type]
+
+
+def test_names_of_operating_points() -> None:
+    assert list(POINTS) == ["dense", "prune30", "prune50", "prune70", "paper30", "paper50", "paper70"]
+    assert all(name == point.name for name, point in POINTS.items())
+    own = OperatingPoint("mine")
+    assert operating_point(own) is own
+    with pytest.raises(KeepADError, match="prune99"):
+        operating_point("prune99")
+
+
+def test_the_published_points_have_the_published_budgets() -> None:
+    point = POINTS["paper70"]
+    assert point.shallow is not None
+    assert point.deep is not None
+    assert (point.shallow.rho, point.shallow.block, point.shallow.diversity, point.shallow.strict) == (0.3, 2, 16, True)
+    deep = asdict(point.deep)
+    assert deep.pop("block") == 2
+    assert list(deep.values()) == [0.25, 0.50, 0.55, 0.04, 0.65, 0.03]
+    assert (point.pixels, point.recovery, point.early_exit) == (None, "same_block_first", True)
+
+
+def test_the_pixel_router_can_be_switched() -> None:
+    assert with_pixel_router("prune70", None) == POINTS["prune70"]
+    assert with_pixel_router("prune70", "off").pixels is None
+    assert with_pixel_router("dense", "on").pixels == PIXELS
+    with pytest.raises(KeepADError, match="on or off"):
+        with_pixel_router("dense", "maybe")
+
+
+def test_presets_survive_json() -> None:
+    for preset in (Placement.for_depth(12), Calibration(grades=(0.25, 1.0))):
+        assert type(preset)(**with_tuples(json.loads(json.dumps(asdict(preset))))) == preset
