@@ -53,7 +53,7 @@ class Network(nn.Module):
         provenance: Origin of the trained parts, as stored in the checkpoint.
     """
 
-    packages = ("torch", "timm")
+    packages: tuple[str, ...] = ("torch", "timm")
 
     def __init__(
         self,

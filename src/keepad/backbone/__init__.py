@@ -1,4 +1,4 @@
-"""timm ViTs behind one small face, and where their weights come from."""
+"""timm ViTs that run on live tokens, and the sources of their weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BACKBONES", "DEFAULT_BACKBONE", "Backbone", "BackboneSpec", "build_backbone", "load_backbone", "spec_of"]
 
-# Imported at first use: the registry is read without torch.
+# Imported at first use, so that the registry needs no torch.
 _MODULES = {
     "Backbone": "keepad.backbone.vit",
     "build_backbone": "keepad.backbone.building",

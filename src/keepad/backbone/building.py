@@ -12,7 +12,7 @@ import torch
 
 from keepad.backbone.registry import BACKBONES, DEFAULT_BACKBONE, BackboneSpec, Triple
 from keepad.backbone.vit import Backbone
-from keepad.backbone.weights import load_weights
+from keepad.backbone.weights import cached_file, load_weights
 from keepad.console import Say, say_on_stderr
 from keepad.errors import KeepADError
 
@@ -20,13 +20,13 @@ _NATIVE_SIDE = 518
 
 
 def spec_of(name: str) -> BackboneSpec:
-    """The spec of a named backbone, or one made up for any other timm ViT or Eva, as `vit_tiny_patch16_224`."""
+    """The spec of a named backbone, or of any other timm ViT or Eva, for instance `vit_tiny_patch16_224`."""
     if name in BACKBONES:
         return BACKBONES[name]
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture):
         near = difflib.get_close_matches(name, [*BACKBONES, *timm.list_models("*vit*")], n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else "; `keepad models` lists the known ones."
+        hint = f"; did you mean {', '.join(near)}?" if near else "; `keepad models` lists the named ones."
         raise KeepADError(f"there is no backbone called {name!r}{hint}")
     try:
         config = timm.get_pretrained_cfg(name)
@@ -40,7 +40,7 @@ def spec_of(name: str) -> BackboneSpec:
         what=f"timm {name}",
         megabytes=None,
         licence=(config.license if config else None) or "see timm",
-        image_size=(0, 0),  # settled in build_backbone, once the patch size is known
+        image_size=(0, 0),  # set by build_backbone, once the patch size is known
         mean=_triple(config.mean if config else (0.5, 0.5, 0.5)),
         std=_triple(config.std if config else (0.5, 0.5, 0.5)),
     )
@@ -52,7 +52,7 @@ def _triple(values: Sequence[float]) -> Triple:
 
 
 def build_backbone(name: str, *, seed: int | None = None) -> tuple[Backbone, BackboneSpec]:
-    """A backbone with random weights (from `seed`, if given) and its spec with the input size settled."""
+    """A backbone with random weights, from `seed` if it is set, and its spec."""
     spec = spec_of(name)
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
@@ -61,7 +61,7 @@ def build_backbone(name: str, *, seed: int | None = None) -> tuple[Backbone, Bac
             vit = timm.create_model(spec.architecture, pretrained=False, num_classes=0, dynamic_img_size=True)
         except TypeError as error:
             raise KeepADError(
-                f"{name} cannot take inputs of any size; only timm's plain ViT and Eva models can be used."
+                f"{name} has a fixed input size; only timm's plain ViT and Eva models can be used."
             ) from error
     backbone = Backbone(vit, name=spec.name, mean=spec.mean, std=spec.std, antialias=spec.antialias)
     if spec.image_size == (0, 0):
@@ -80,6 +80,8 @@ def load_backbone(
     try:
         backbone.vit.load_state_dict(state)
     except RuntimeError as error:
-        source = file or "what was found"
-        raise KeepADError(f"{source} does not hold weights of {name}: {str(error).splitlines()[1].strip()}") from error
+        reason = str(error).splitlines()[1].strip().rstrip(".")
+        raise KeepADError(
+            f"{file or cached_file(spec)} does not hold weights of {name} ({reason}); use another weights file."
+        ) from error
     return backbone, spec, digest

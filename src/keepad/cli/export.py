@@ -40,11 +40,11 @@ def export(
     kind, precision = parse_engine(engine)
     calibration = spread(find_pictures(calibrate), limit) if calibrate else []
     compared = spread(find_pictures(verify), limit) if verify else []
-    network = load_network(model, device="cpu", weights=weights, say=say)
     from keepad.engines import export as exports
     from keepad.engines import open_network
 
     exports.check_request(kind, precision, calibration)
+    network = load_network(model, device="cpu", weights=weights, say=say)
     folder = exports.export(network, out, engine=kind, precision=precision, images=calibration, say=say)
     stdout.print(f"exported: {folder}", soft_wrap=True, markup=False, highlight=False)
     if compared:

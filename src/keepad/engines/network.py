@@ -98,7 +98,7 @@ class EngineNetwork:
         self.name, self.image_size = info.name, info.image_size
         self.placement, self.provenance = info.placement, info.provenance
         self.calibration: Calibration = info.calibration
-        self.packages = (PACKAGES[info.engine],)
+        self.packages: tuple[str, ...] = (PACKAGES[info.engine],)
         self._folder, self._threads = folder, threads or available_threads()
         self._all_threads, self._lanes = self._sessions(self._threads), list[Segments]()
         self._all_threads("early")  # raises now if the engine is missing

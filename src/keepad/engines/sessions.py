@@ -1,8 +1,9 @@
-"""Sessions: one network segment in the hands of OpenVINO or ONNX Runtime, arrays in and arrays out."""
+"""Sessions: a segment of the network loaded by OpenVINO or ONNX Runtime, arrays in and arrays out."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,8 +12,8 @@ from keepad.errors import KeepADError
 
 PACKAGES = {"openvino": "openvino", "onnx": "onnxruntime"}
 
-# OpenVINO makes kernels for every number of tokens that it meets, which takes as long as a third of a pass; so it only
-# meets multiples. ONNX Runtime does not mind.
+# Numbers of tokens are padded to multiples of these. OpenVINO compiles kernels for every new shape, which takes a third
+# of a pass; ONNX Runtime does not.
 MULTIPLES = {"openvino": 16, "onnx": 1}
 
 
@@ -20,10 +21,7 @@ class Session(Protocol):
     """A loaded segment."""
 
     def __call__(self, **inputs: Array) -> list[Array]:
-        """Its outputs, in the order of the segment; they hold until the session is called again.
-
-        What its graph does not look at may be given all the same.
-        """
+        """Outputs in the order of the segment, valid until the next call; inputs that the graph lacks are ignored."""
 
 
 def open_session(engine: str, path: Path, *, precision: str, threads: int | None) -> Session:
@@ -32,8 +30,8 @@ def open_session(engine: str, path: Path, *, precision: str, threads: int | None
     Args:
         engine: "openvino" or "onnx".
         path: File of the segment.
-        precision: "fp32", "bf16" (only where the engine and the machine have it), or "int8": what is not in integers
-            there is computed in bf16 by an OpenVINO that has it, else in fp32.
+        precision: "fp32"; "bf16", where engine and CPU have it; or "int8", whose floating-point parts OpenVINO computes
+            in bf16 where the CPU has it, else in fp32.
         threads: CPU threads, or None for all that this process may use.
 
     Raises:
@@ -47,7 +45,7 @@ def open_session(engine: str, path: Path, *, precision: str, threads: int | None
         raise KeepADError(f"{package} is not installed; `pip install keepad[{engine}]` brings it.") from error
     except KeepADError:
         raise
-    except Exception as error:  # each engine has its own
+    except Exception as error:  # each engine raises exceptions of its own
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise KeepADError(f"{PACKAGES[engine]} cannot load {path}: {reason}") from error
 
@@ -62,19 +60,19 @@ class _OpenVino:
         import openvino
 
         core = openvino.Core()
-        halves = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        if precision == "bf16" and not halves:
+        has_bf16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if precision == "bf16" and not has_bf16:
             raise KeepADError("this CPU has no instructions for bfloat16; export with --precision fp32 or int8.")
         settings: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": "bf16" if halves and precision != "fp32" else "f32",
-            # All sessions would pin their threads to the same cores, and wait there for each other.
+            "INFERENCE_PRECISION_HINT": "bf16" if has_bf16 and precision != "fp32" else "f32",
+            # Sessions would pin their threads to the same cores and wait for each other.
             "ENABLE_CPU_PINNING": False,
         }
         compiled = core.compile_model(core.read_model(path), "CPU", settings)
         self._request, self._count = compiled.create_infer_request(), len(compiled.outputs)
-        self._names = [one.get_any_name() for one in compiled.inputs]
+        self._names = [entry.get_any_name() for entry in compiled.inputs]
 
     def __call__(self, **inputs: Array) -> list[Array]:
         self._request.infer([inputs[name] for name in self._names], share_inputs=True)
@@ -87,14 +85,15 @@ class _Onnx:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        # Each segment has threads of its own: those of one must not look for work while another computes.
+        # Each session has its own threads; idle ones must not spin while another session computes.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._names = [one.name for one in self._session.get_inputs()]
+        self._names = [entry.name for entry in self._session.get_inputs()]
 
     def __call__(self, **inputs: Array) -> list[Array]:
-        return self._session.run(None, {name: inputs[name] for name in self._names})
+        outputs: list[Array] = self._session.run(None, {name: inputs[name] for name in self._names})
+        return outputs
 
 
-_OPENERS: dict[str, Any] = {"openvino": _OpenVino, "onnx": _Onnx}
+_OPENERS: dict[str, Callable[[Path, str, int], Session]] = {"openvino": _OpenVino, "onnx": _Onnx}

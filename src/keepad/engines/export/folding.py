@@ -1,8 +1,7 @@
-"""Folding: what multiplies activations by constants is multiplied into weights instead, before a network is exported.
+"""Folding: element-wise constants of a network multiplied into the weights of the linear layers beside them.
 
-Engines pay for every pass over the tokens. The normalisation of pixels, LayerScale, the gain and shift of a norm, and
-the scale of attention are such passes, and each one stands beside a linear layer that can take it on. What the network
-computes does not change.
+Normalisation of pixels, LayerScale, the affine part of norms and the scale of attention each cost an engine a pass over
+the tokens. What the network computes does not change.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import copy
 from typing import Any
 
 import torch
-from timm.layers import Mlp
 from timm.layers.attention import Attention
+from timm.layers.mlp import Mlp
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
@@ -21,20 +20,20 @@ from keepad.network import Network
 
 
 @torch.no_grad()
-def folded(model: Network) -> Network:
-    """A copy of the detector that computes the same with fewer operations; other blocks than plain ones stay."""
-    model = copy.deepcopy(model)
-    _fold_normalisation(model.backbone)
-    for block in model.backbone.vit.blocks:
+def folded(network: Network) -> Network:
+    """A copy of the network that computes the same with fewer operations; blocks other than plain ones stay."""
+    network = copy.deepcopy(network)
+    _fold_normalisation(network.backbone)
+    for block in network.backbone.vit.blocks:
         if type(block) is Block and type(block.attn) is Attention and type(block.mlp) is Mlp:
             _fold_block(block)
-    return model
+    return network
 
 
 def _fold_normalisation(backbone: Backbone) -> None:
-    """Let the patch projection take grey levels, which are whole numbers that eight bits hold."""
+    """Let the patch projection take pixels in 0..255, which fit in uint8."""
     projection = backbone.vit.patch_embed.proj
-    mean, std = (torch.tensor(one, dtype=torch.float64).view(3, 1, 1) for one in (backbone.mean, backbone.std))
+    mean, std = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in (backbone.mean, backbone.std))
     weight = projection.weight.double() / std
     offset = -(weight * mean).sum((1, 2, 3))
     bias = offset if projection.bias is None else projection.bias.double() + offset
@@ -45,7 +44,7 @@ def _fold_normalisation(backbone: Backbone) -> None:
 
 def _fold_block(block: Any) -> None:
     attn, mlp = block.attn, block.mlp
-    if attn.gate is None:  # a gate reads the normalised tokens too
+    if attn.gate is None:  # the input of a gate is normalised too
         block.norm1 = _fold_norm(block.norm1, attn.qkv)
     block.norm2 = _fold_norm(block.norm2, mlp.fc1)
     block.ls1 = _fold_scale(block.ls1, attn.proj)
@@ -59,7 +58,7 @@ def _fold_block(block: Any) -> None:
 
 
 def _fold_norm(norm: nn.Module, linear: nn.Linear) -> nn.Module:
-    """The norm without gain and shift, which the linear layer behind it takes on."""
+    """The norm without its affine part, which is folded into the linear layer behind it."""
     if not isinstance(norm, nn.LayerNorm) or norm.weight is None:
         return norm
     if norm.bias is not None:
@@ -70,7 +69,7 @@ def _fold_norm(norm: nn.Module, linear: nn.Linear) -> nn.Module:
 
 
 def _fold_scale(scale: nn.Module, linear: nn.Linear) -> nn.Module:
-    """Nothing, after the linear layer before it has taken on a LayerScale."""
+    """The identity; the LayerScale is folded into the linear layer before it."""
     gamma = getattr(scale, "gamma", None)
     if gamma is not None:
         _scale_rows(linear, gamma)
@@ -78,13 +77,14 @@ def _fold_scale(scale: nn.Module, linear: nn.Linear) -> nn.Module:
 
 
 def _scale_rows(linear: nn.Linear, factor: Tensor) -> None:
+    """Multiply the outputs of a linear layer by a constant, or by one per output."""
     linear.weight.mul_(factor.reshape(-1, 1))
     if linear.bias is not None:
         linear.bias.mul_(factor)
 
 
 def _split(linear: nn.Linear) -> list[nn.Linear]:
-    """Queries, keys and values as linear layers of their own."""
+    """A joint projection of queries, keys and values as three linear layers."""
     parts = []
     biases = [None] * 3 if linear.bias is None else linear.bias.chunk(3)
     for weight, bias in zip(linear.weight.chunk(3), biases, strict=True):

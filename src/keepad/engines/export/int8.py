@@ -1,26 +1,28 @@
-"""Integers: a segment with 8-bit products wherever that pays, and in floating point wherever it hurts."""
+"""int8: a segment with 8-bit linear layers, but for the layers that are too sensitive to it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from keepad.arrays import Array
 from keepad.engines.export.feeds import Feed
-from keepad.engines.export.gptq import LEVELS_BESIDE_BYTES
+from keepad.engines.export.gptq import UINT8_INPUT_LEVELS
 from keepad.engines.sessions import available_threads
 
-_SCOPES = "pkg.torch.onnx.name_scopes"  # under which torch writes the modules that a node comes from
+_SCOPES = "pkg.torch.onnx.name_scopes"  # metadata in which torch stores the modules of a node
 _LAYER = re.compile(r"\.blocks\.(\d+)\.(?:attn|mlp)\.(\w+)")
-# Squared error that integers may make in what a segment gives, relative to its spread. What the first one makes wrong
-# goes through all others and decides who stays.
-_TOLERATED = {"early": 1.1e-3, "middle": 3e-3, "late": 3e-3, "late-whole": 3e-3}
-_LOOKED_AT = 12  # feeds that say so
-_MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")  # operations that a quantiser may stand before
+# Tolerated squared error of a segment's first output, relative to its variance over the tokens. The error of the first
+# segment passes through all others and changes which tokens stay.
+TOLERANCES = {"early": 1.1e-3, "middle": 3e-3, "late": 3e-3, "late-whole": 3e-3}
+_MEASURED_FEEDS = 12
+_MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")  # operations between a FakeQuantize and its MatMul
+
+LinearLayers: TypeAlias = dict[str, list[str]]  # layer -> names of its MatMul nodes
 
 
 def quantise_segment(
@@ -28,47 +30,78 @@ def quantise_segment(
     feeds: Sequence[Feed],
     read: Callable[[str], Any],
     engine: str,
-    right: Callable[[Feed], Array],
+    reference: Callable[[Feed], Array],
 ) -> tuple[Any, list[str]]:
-    """An ONNX graph as the engine's model with 8-bit weights and activations, and the layers that stayed in floats.
+    """An ONNX graph as the engine's model with 8-bit weights and activations, and the layers left in floating point.
 
     Args:
-        graph: File of the graph, called as its segment; `rounding` has prepared it.
-        feeds: Inputs that its scales are chosen by.
-        read: Gives the graph as the model of an engine.
-        engine: Whose model it becomes: "openvino" or "onnx".
-        right: What the segment's first output should be.
+        graph: File of the graph, named after its segment; its weights are on 8-bit levels already, see `gptq`.
+        feeds: Calibration inputs of the segment.
+        read: Reads the graph as the model of an engine.
+        engine: Engine of the result, "openvino" or "onnx".
+        reference: The exact first output of the segment.
     """
-    layers = _linear_layers(graph)
-    hurt = _hurt(graph, feeds, read("openvino"), layers, right)
-    names = [name for layer in hurt for name in layers[layer]]
-    found = _quantised(graph, feeds, read(engine), names, _parameters(engine))
+    layers = linear_layers(graph)
+    sensitive = _sensitive_layers(graph, feeds, read("openvino"), layers, reference)
+    floating = [name for layer in sensitive for name in layers[layer]]
+    model = _quantised(graph, feeds, read(engine), floating, _parameters(engine))
     if engine == "openvino":
-        _multiply_bytes(found)
-    return found, hurt
+        quantise_uint8_products(model)
+    return model, sensitive
+
+
+def linear_layers(graph: Path) -> LinearLayers:
+    """Linear layers of the blocks, with the names of their MatMul nodes."""
+    layers: LinearLayers = {}
+    for name, layer in _products(graph):
+        if layer:
+            layers.setdefault(layer, []).append(name)
+    return layers
+
+
+def _products(graph: Path) -> list[tuple[str, str | None]]:
+    """Names of all MatMul nodes, each with the linear layer of a block that it belongs to, if any.
+
+    Queries, keys and values have the same input and count as one layer.
+    """
+    import onnx
+
+    products = []
+    for node in onnx.load(str(graph), load_external_data=False).graph.node:
+        if node.op_type in ("MatMul", "Gemm"):
+            layer = _LAYER.search(next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), ""))
+            kind = layer and ("qkv" if layer[2] in ("q_proj", "k_proj", "v_proj") else layer[2])
+            products.append((node.name, f"blocks.{layer[1]}.{kind}" if layer else None))
+    return products
 
 
 def _parameters(engine: str) -> dict[str, Any]:
+    """NNCF's advanced parameters for an engine."""
     import nncf
 
-    # Ranges are divided out already, and weights would no longer lie on the steps that they were rounded to.
-    found: dict[str, Any] = {"smooth_quant_alphas": nncf.AdvancedSmoothQuantParameters(matmul=-1)}
+    # Ranges are equalised already, and smoothing would move the weights off their levels.
+    parameters: dict[str, Any] = {"smooth_quant_alphas": nncf.AdvancedSmoothQuantParameters(matmul=-1)}
     if engine == "onnx":  # its kernels for CPUs without VNNI add pairs of products in 16 bits, which 8 bits overflow
-        found["overflow_fix"] = nncf.OverflowFix.ENABLE
-    return found
+        parameters["overflow_fix"] = nncf.OverflowFix.ENABLE
+    return parameters
 
 
 def _quantised(
-    graph: Path, feeds: Sequence[Feed], content: Any, floating: Sequence[str], parameters: dict[str, Any]
+    graph: Path, feeds: Sequence[Feed], model: Any, floating: Sequence[str], parameters: dict[str, Any]
 ) -> Any:
-    """The model with the linear layers of the blocks in integers but for the products called `floating`."""
+    """The model with the linear layers of its blocks fake-quantised, except the MatMul nodes named `floating`.
+
+    Embedding, attention, selectors, dissimilarity and head stay in floats too: they are cheap, and some of them decide
+    which tokens stay.
+    """
     import nncf
     import onnx
 
-    inputs = [one.name for one in onnx.load(str(graph), load_external_data=False).graph.input]
-    patterns = [f"{name}(/.*)?$" for name in (*_outside_blocks(graph), *floating)]
+    inputs = [entry.name for entry in onnx.load(str(graph), load_external_data=False).graph.input]
+    outside_blocks = [name for name, layer in _products(graph) if layer is None]
+    patterns = [f"{name}(/.*)?$" for name in (*outside_blocks, *floating)]
     return nncf.quantize(
-        content,
+        model,
         nncf.Dataset(list(feeds), lambda feed: {name: feed[name] for name in inputs}),
         model_type=nncf.ModelType.TRANSFORMER,
         subset_size=len(feeds),
@@ -77,123 +110,92 @@ def _quantised(
     )
 
 
-def _multiply_bytes(model: Any) -> None:
-    """Let products of bytes with constants be products of integers; `rounding` has put the constants on steps."""
+def quantise_uint8_products(model: Any) -> None:
+    """Make integer products of an OpenVINO model's MatMul nodes of uint8 inputs and constants on `gptq` levels."""
     from openvino import Type, opset13
 
     for product in model.get_ordered_ops():
         if product.get_type_name() != "MatMul" or not product.get_attributes()["transpose_b"]:
             continue
-        levels, constants = (given.get_source_output().get_node() for given in product.inputs())
-        of_bytes = levels.get_type_name() == "Convert" and levels.get_input_element_type(0) == Type.u8
-        if not of_bytes or constants.get_type_name() != "Constant":
+        pixels, constants = (entry.get_source_output().get_node() for entry in product.inputs())
+        is_uint8 = pixels.get_type_name() == "Convert" and pixels.get_input_element_type(0) == Type.u8
+        if not is_uint8 or constants.get_type_name() != "Constant":
             continue
-        ends = [opset13.constant(np.float32(end)) for end in (0, 255, 0, 255)]
-        product.input(0).replace_source_output(opset13.fake_quantize(levels, *ends, 256).output(0))
+        limits = [opset13.constant(np.float32(limit)) for limit in (0, 255, 0, 255)]
+        product.input(0).replace_source_output(opset13.fake_quantize(pixels, *limits, 256).output(0))
         weights = constants.get_data().astype(np.float32)
-        steps = np.abs(weights).max(1, keepdims=True).clip(min=1e-12) / LEVELS_BESIDE_BYTES
-        whole = opset13.constant(np.rint(weights / steps).astype(np.int8))
-        written = opset13.multiply(opset13.convert(whole, np.float32), opset13.constant(steps))
-        product.input(1).replace_source_output(written.output(0))
+        steps = np.abs(weights).max(1, keepdims=True).clip(min=1e-12) / UINT8_INPUT_LEVELS
+        levels = opset13.constant(np.rint(weights / steps).astype(np.int8))
+        dequantised = opset13.multiply(opset13.convert(levels, np.float32), opset13.constant(steps))
+        product.input(1).replace_source_output(dequantised.output(0))
 
 
-def _hurt(
+def _sensitive_layers(
     graph: Path,
     feeds: Sequence[Feed],
-    content: Any,
-    layers: dict[str, list[str]],
-    right_of: Callable[[Feed], Array],
+    model: Any,
+    layers: LinearLayers,
+    reference: Callable[[Feed], Array],
 ) -> list[str]:
-    """The layers, worst first, without which integers make no more wrong in the segment's first output than they may.
-
-    What layers make wrong adds up, so each one is looked at alone.
-    """
-    few = list(feeds[:: -(-len(feeds) // _LOOKED_AT)])
-    right = [right_of(feed) for feed in few]
-    # Without its correction of biases, which would be wrong for a layer that is given back its floats.
-    trial = {**_parameters("openvino"), "disable_bias_correction": True, "backend_params": {"compress_weights": False}}
-    quantised = _quantised(graph, feeds, content, [], trial)
-    whole, tolerated = _error(right, _outputs(quantised, few)), _TOLERATED[graph.stem]
-    if whole <= tolerated:
+    """The layers, most sensitive first, that must stay in floats for the error of the segment to be tolerable."""
+    measured = list(feeds[:: -(-len(feeds) // _MEASURED_FEEDS)])
+    expected = [reference(feed) for feed in measured]
+    # Without bias correction, which would be wrong for a layer that returns to floats.
+    uncorrected = {"disable_bias_correction": True, "backend_params": {"compress_weights": False}}
+    quantised = _quantised(graph, feeds, model, [], {**_parameters("openvino"), **uncorrected})
+    total, tolerance = relative_error(expected, first_outputs(quantised, measured)), TOLERANCES[graph.stem]
+    if total <= tolerance:
         return []
-    without = {layer: _error(right, _outputs(_in_floats(quantised, names), few)) for layer, names in layers.items()}
-    return worst_first(whole, without, tolerated)
+    without = {
+        layer: relative_error(expected, first_outputs(_in_floats(quantised, names), measured))
+        for layer, names in layers.items()
+    }
+    return most_sensitive(total, without, tolerance)
 
 
-def worst_first(whole: float, without: dict[str, float], tolerated: float) -> list[str]:
-    """The fewest layers that must be given back their floats.
+def most_sensitive(total: float, without: dict[str, float], tolerance: float) -> list[str]:
+    """The fewest layers, most sensitive first, that must stay in floats; errors of layers are taken to add up.
 
     Args:
-        whole: Error with all layers in integers.
-        without: Error with each one given back its floats.
-        tolerated: Error that may be left.
+        total: Error with all layers quantised.
+        without: Error with all but this layer quantised.
+        tolerance: Largest error allowed.
     """
-    found: list[str] = []
-    left = whole
+    sensitive: list[str] = []
+    error = total
     for layer in sorted(without, key=lambda layer: without[layer]):
-        if left <= tolerated or without[layer] >= whole:
+        if error <= tolerance or without[layer] >= total:
             break
-        left -= whole - without[layer]
-        found.append(layer)
-    return found
+        error -= total - without[layer]
+        sensitive.append(layer)
+    return sensitive
 
 
 def _in_floats(quantised: Any, names: Sequence[str]) -> Any:
-    """The model with these products given back what they had before it was quantised."""
+    """A copy of the model without the fake quantisation of these MatMul nodes' inputs."""
     model = quantised.clone()
     for product in model.get_ordered_ops():
         if product.get_type_name() == "MatMul" and product.get_friendly_name().partition("/")[0] in names:
-            for given in product.inputs():
-                source = given.get_source_output().get_node()
+            for entry in product.inputs():
+                source = entry.get_source_output().get_node()
                 while source.get_type_name() in _MOVING:
                     source = source.input_value(0).get_node()
-                if source.get_type_name() == "FakeQuantize":  # all who read it are of the same layer
+                if source.get_type_name() == "FakeQuantize":  # all its consumers are of the same layer
                     source.output(0).replace(source.input_value(0))
     return model
 
 
-def _outputs(model: Any, feeds: Sequence[Feed]) -> list[Array]:
-    """First output of the model for each feed."""
+def first_outputs(model: Any, feeds: Sequence[Feed]) -> list[Array]:
+    """First output of an OpenVINO model for each feed, computed in fp32 where it is not quantised."""
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": available_threads(), "INFERENCE_PRECISION_HINT": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", settings)
-    names = [one.get_any_name() for one in compiled.inputs]
+    names = [entry.get_any_name() for entry in compiled.inputs]
     return [compiled([feed[name] for name in names])[0].copy() for feed in feeds]
 
 
-def _error(right: Sequence[Array], found: Sequence[Array]) -> float:
-    """Mean squared error, relative to how much each output varies from token to token."""
-    pairs = zip(right, found, strict=True)
+def relative_error(expected: Sequence[Array], actual: Sequence[Array]) -> float:
+    """Mean squared error of outputs, (n, C) each, relative to their variance over the tokens."""
+    pairs = zip(expected, actual, strict=True)
     return float(np.mean([np.square(b - a).mean() / (np.square(a - a.mean(0)).mean() + 1e-12) for a, b in pairs]))
-
-
-def _products(graph: Path) -> list[tuple[str, str | None]]:
-    """Names of all products, each with the linear layer of a block that it is, if it is one.
-
-    Queries, keys and values read the same, and are one layer.
-    """
-    import onnx
-
-    found = []
-    for node in onnx.load(str(graph), load_external_data=False).graph.node:
-        if node.op_type in ("MatMul", "Gemm"):
-            layer = _LAYER.search(next((one.value for one in node.metadata_props if one.key == _SCOPES), ""))
-            kind = layer and ("qkv" if layer[2] in ("q_proj", "k_proj", "v_proj") else layer[2])
-            found.append((node.name, f"blocks.{layer[1]}.{kind}" if layer else None))
-    return found
-
-
-def _linear_layers(graph: Path) -> dict[str, list[str]]:
-    """Linear layers of the blocks -> names of their products."""
-    found: dict[str, list[str]] = {}
-    for name, layer in _products(graph):
-        if layer:
-            found.setdefault(layer, []).append(name)
-    return found
-
-
-def _outside_blocks(graph: Path) -> list[str]:
-    """Names of the other products: embedding, attention, and the few small products of selectors, dissimilarity, head,
-    which decide who stays and cost nothing."""
-    return [name for name, layer in _products(graph) if layer is None]
