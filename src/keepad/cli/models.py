@@ -7,11 +7,11 @@ def models() -> None:
     """List backbones and checkpoints with size, licence, origin, and whether they are on this machine."""
     from rich.table import Table
 
-    from keepad.backbone.carrier import installed_file
+    from keepad.backbone.locations import cached_file, installed_file
     from keepad.backbone.registry import BACKBONES, BackboneSpec
-    from keepad.backbone.weights import cache_folder, cached_file
     from keepad.checkpoint import bundled_checkpoints, read_info
     from keepad.console import stdout
+    from keepad.files import cache_folder
 
     def origin(spec: BackboneSpec) -> str:
         places = [f"timm hub {spec.architecture}.{spec.tag}"] if spec.tag else []
