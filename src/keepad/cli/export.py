@@ -30,6 +30,8 @@ def export(
     from rich.table import Table
 
     from keepad.console import stderr, stdout
+    from keepad.engines import export as exports
+    from keepad.engines import open_network
     from keepad.images import find_pictures, spread
     from keepad.loading import load_network, parse_engine
     from keepad.presets import POINTS
@@ -40,8 +42,6 @@ def export(
     kind, precision = parse_engine(engine)
     calibration = spread(find_pictures(calibrate), limit) if calibrate else []
     compared = spread(find_pictures(verify), limit) if verify else []
-    from keepad.engines import export as exports
-    from keepad.engines import open_network
 
     exports.check_request(kind, precision, calibration)
     network = load_network(model, device="cpu", weights=weights, say=say)
