@@ -17,7 +17,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_the_readmes_table_is_what_the_results_say() -> None:
     done = subprocess.run(
-        [sys.executable, "scripts/readme_numbers.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "keepad.studies.readme", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
