@@ -1,6 +1,6 @@
 """docs/demo.jpg, the picture of the README: demo images, their anomaly maps and surviving tokens.
 
-    python -m keepad.studies.picture
+python -m keepad.studies.picture
 """
 
 from __future__ import annotations
