@@ -1,6 +1,6 @@
 """docs/demo.jpg, the picture of the README: demo images, their anomaly maps and surviving tokens.
 
-python -m keepad.studies.picture --out docs/demo.jpg
+python -m keepad.studies.picture
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN = ("fabric-thread-000", "ceramic-crack-000", "metal-dent-000")
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="picture to write")
+    parser.add_argument("--out", type=Path, default=Path("docs/demo.jpg"), help="picture to write")
     args = parser.parse_args()
     detector = load(point="prune70", engine="torch")
     images = {demo.name: demo.image for demo in demo_images()}
