@@ -57,7 +57,7 @@ def test_sides_of_pixel_blocks_fall_and_divide(blocks: tuple[tuple[int, float], 
 def test_tolerances_of_pixel_blocks_are_not_negative() -> None:
     for wrong in ({"blocks": ((2, -1.0),)}, {"noise": -0.5}):
         with pytest.raises(KeepADError, match="negative"):
-            PixelBudget(**wrong)  # type: ignore[arg-type]
+            PixelBudget(**wrong)
 
 
 def test_names_of_operating_points() -> None:

@@ -42,7 +42,7 @@ def test_patches_of_uniform_and_ragged_batches(counts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor])
-def test_gather_keeps_prefix_positions_and_entry(kind) -> None:  # type: ignore[no-untyped-def]
+def test_gather_keeps_prefix_positions_and_entry(kind) -> None:
     packed = Tokens(**{**vars(tokens()), "entry": torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9])})
     kept = packed.gather([kind([0, 2]), kind([1])])
     assert kept.x.flatten().tolist() == [-1, 1, 5, -2, 103]

@@ -259,4 +259,4 @@ def _sources(source: ImageSource | Iterable[ImageSource]) -> Iterable[ImageSourc
         return find_images([source])
     if isinstance(source, Image.Image) or getattr(source, "ndim", 4) < 4:
         return [source]  # type: ignore[list-item]
-    return source  # type: ignore[return-value]
+    return source

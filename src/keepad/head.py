@@ -70,4 +70,5 @@ def cosine_gap(pair: Tensor, features: Tensor) -> Tensor:
     The sigmoid of it, divided by a temperature, is the softmax over the two cosines, anomaly side.
     """
     normal, anomaly = F.normalize(pair, dim=-1)
-    return F.normalize(features, dim=-1) @ (anomaly - normal)
+    gap: Tensor = F.normalize(features, dim=-1) @ (anomaly - normal)
+    return gap

@@ -70,7 +70,8 @@ def recover(
     if mode == "zero":
         alive = np.zeros(grid[0] * grid[1], dtype=bool)
         alive[survivors] = True
-        return (responses[owner] * _like(alive, responses)).reshape(grid)
+        masked: Values = responses[owner] * _like(alive, responses)
+        return masked.reshape(grid)
     return responses[owner].reshape(grid)
 
 
@@ -94,7 +95,8 @@ def _graded(
     values = values[owner]
     if scores.shallow is not None:
         values = values + shallow_grade * (scores.shallow - scores.shallow[scores.live][owner])
-    return _sigmoid(values)
+    recovered: Values = _sigmoid(values)
+    return recovered
 
 
 def owners_of(survivors: Array, grid: Grid, *, block: int | None = 2) -> Array:

@@ -145,7 +145,8 @@ class Tokens:
 
     def per_image(self, values: Tensor) -> tuple[Tensor, ...]:
         """One slice per image of a tensor that has one row per live patch."""
-        return values.split(list(self.counts))
+        parts: tuple[Tensor, ...] = values.split(list(self.counts))
+        return parts
 
     def indices(self) -> list[Array]:
         """(n,) grid indices of the live patches of each image, ascending, as NumPy arrays."""

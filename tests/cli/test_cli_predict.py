@@ -21,6 +21,7 @@ from keepad import loading
 from keepad.cli import app, main
 from keepad.detector import Detector
 from keepad.network import Network
+from keepad.output import drawing
 from keepad.output import folder as output_folder
 
 COLUMNS = {
@@ -148,7 +149,7 @@ def test_an_unwritable_output_folder(
 def test_a_full_disk_keeps_what_is_done(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write = output_folder.write_picture
+    write = drawing.write_picture
 
     def full(picture: Image.Image, path: Path) -> None:
         if "4.png" in str(path):

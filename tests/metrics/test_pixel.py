@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import ndimage
-from sklearn.metrics import (  # type: ignore[import-untyped]
+from sklearn.metrics import (
     average_precision_score,
     precision_recall_curve,
     roc_auc_score,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_grids import block_of, live_tokens
 
 from keepad.arrays import Array
 from keepad.presets import DeepBudget
 from keepad.routing import choose_blocks, evidence_of, keep_deep, token_budget
+from live_grids import block_of, live_tokens
 
 
 def test_riskiest_blocks_join_whole_until_the_target_is_reached() -> None:
@@ -40,7 +40,7 @@ def direct_evidence(risk: Array) -> float:
 
 @settings(deadline=None, max_examples=100)
 @given(live_tokens())
-def test_evidence_is_the_transcribed_formula(tokens) -> None:  # type: ignore[no-untyped-def]
+def test_evidence_is_the_transcribed_formula(tokens) -> None:
     risk = tokens[0]
     assert evidence_of(risk) == pytest.approx(direct_evidence(risk.astype(np.float64)), abs=1e-9)
 
@@ -71,7 +71,7 @@ def test_budget_values() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(live_tokens())
-def test_whole_blocks_small_overshoot_best_first(tokens) -> None:  # type: ignore[no-untyped-def]
+def test_whole_blocks_small_overshoot_best_first(tokens) -> None:
     risk, index, grid = tokens
     choice = keep_deep(risk, index, grid, DeepBudget())
     kept = set(index[choice.keep].tolist())

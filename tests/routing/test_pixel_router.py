@@ -176,6 +176,7 @@ class OneTokenPerCell(Network):
     def embed(self, images: torch.Tensor, routings=None):
         tokens = super().embed(images, routings)
         (merge,) = tokens.merges
+        assert merge is not None
         rows = torch.cat([torch.arange(tokens.prefix), merge.token + tokens.prefix])
         return self.backbone.tokens_at(tokens.x[rows], torch.arange(99), self.grid)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_grids import block_of, live_tokens
 
 from keepad.presets import POINTS, ShallowBudget
 from keepad.routing import keep_shallow, shallow_target
+from live_grids import block_of, live_tokens
 
 NO_DIVERSITY = {"diversity": 0}
 
@@ -138,7 +138,7 @@ def test_reference_grid(geometry: str, blocks: int, share: str, target: int) -> 
 
 @settings(deadline=None, max_examples=150)
 @given(live_tokens(), st.floats(0, 1), st.integers(0, 20))
-def test_floor_count_and_rescue_hold_on_every_grid(tokens, rho, diversity) -> None:  # type: ignore[no-untyped-def]
+def test_floor_count_and_rescue_hold_on_every_grid(tokens, rho, diversity) -> None:
     scores, index, grid = tokens
     keep = keep_shallow(scores, index, grid, ShallowBudget(rho, diversity=diversity))
     kept = index[keep].tolist()
@@ -168,7 +168,7 @@ def test_floor_count_and_rescue_hold_on_every_grid(tokens, rho, diversity) -> No
 
 @settings(deadline=None, max_examples=60)
 @given(live_tokens(), st.floats(0, 1))
-def test_not_strict_never_exceeds_the_target(tokens, rho) -> None:  # type: ignore[no-untyped-def]
+def test_not_strict_never_exceeds_the_target(tokens, rho) -> None:
     scores, index, grid = tokens
     keep = keep_shallow(scores, index, grid, ShallowBudget(rho, strict=False))
     assert len(keep) == min(round(rho * grid[0] * grid[1]), len(index))

@@ -43,8 +43,8 @@ def evidence_of(risk: Array, tail: float = 0.03) -> float:
 def token_budget(evidence: float, live: int, budget: DeepBudget) -> int:
     """Tokens, of `live`, that an image with this evidence keeps."""
     gate = 1 / (1 + math.exp(-(evidence - budget.centre) / budget.temperature))
-    rho = budget.rho_min + (budget.rho_max - budget.rho_min) * gate
-    return max(1, round(live * rho**budget.kappa))
+    rho: float = budget.rho_min + (budget.rho_max - budget.rho_min) * gate
+    return max(1, round(float(live * rho**budget.kappa)))
 
 
 def choose_blocks(risk: Array, block: Array, target: int) -> tuple[Array, Array]:

@@ -23,25 +23,30 @@ def block_ids(index: Index, grid: Grid, size: int) -> Index:
     """Block of each token, (n,); blocks of size x size cells, smaller ones at the end of an uneven side."""
     columns = grid[1]
     across = -(-columns // size)
-    return index // columns // size * across + index % columns // size
+    blocks: Index = index // columns // size * across + index % columns // size
+    return blocks
 
 
 def cell_ids(index: Index, grid: Grid, cells: int) -> Index:
     """Coarse cell of each token, (n,), when the grid is cut into cells x cells nearly equal parts."""
     rows, columns = grid
-    return index // columns * cells // rows * cells + index % columns * cells // columns
+    coarse: Index = index // columns * cells // rows * cells + index % columns * cells // columns
+    return coarse
 
 
 def is_landmark(index: Index, grid: Grid) -> Index:
     """(n,) whether a patch lies on the landmark lattice: every third row and column."""
     middle = _LANDMARK_STRIDE // 2
-    return (index // grid[1] % _LANDMARK_STRIDE == middle) & (index % grid[1] % _LANDMARK_STRIDE == middle)
+    row, column = index // grid[1] % _LANDMARK_STRIDE, index % grid[1] % _LANDMARK_STRIDE
+    landmark: Index = (row == middle) & (column == middle)
+    return landmark
 
 
 def standardise(values: Values) -> Values:
     """Zero mean and unit population deviation over the cells of one image, (m,) -> (m,)."""
     if isinstance(values, np.ndarray):
-        return (values - values.mean()) / (values.std() + np.float32(_EPS))
+        standard: Array = (values - values.mean()) / (values.std() + np.float32(_EPS))
+        return standard
     return (values - values.mean()) / (values.std(correction=0) + _EPS)
 
 

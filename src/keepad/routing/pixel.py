@@ -96,13 +96,15 @@ def _span(high: Array, low: Array, side: int) -> Array:
     for best, values in ((np.maximum, high), (np.minimum, low)):
         lines = values[row][:, column].reshape(len(row) // side, side, len(column) * 3)
         ends.append(_over_columns(best, best.reduce(lines, axis=1), len(column) // side))
-    return (ends[0] - ends[1]).max(-1)
+    span: Array = (ends[0] - ends[1]).max(-1)
+    return span
 
 
 def _over_columns(best: np.ufunc, lines: Array, columns: int) -> Array:
     """(rows, columns, 3) extremes of lines of pixels, (rows, width * 3), cut into so many equal parts."""
     parts = lines.reshape(len(lines), columns, -1, 3).transpose(2, 0, 1, 3)
-    return best.reduce(np.ascontiguousarray(parts), axis=0)  # many times faster over an axis of its own
+    extremes: Array = best.reduce(np.ascontiguousarray(parts), axis=0)  # many times faster over an axis of its own
+    return extremes
 
 
 def _middle(cell: Array, side: int) -> Array:
@@ -110,7 +112,8 @@ def _middle(cell: Array, side: int) -> Array:
     rows, columns = cell.shape
     row = np.minimum(np.arange(rows) // side * side + (side - 1) // 2, rows - 1)
     column = np.minimum(np.arange(columns) // side * side + (side - 1) // 2, columns - 1)
-    return cell[row][:, column]
+    middle: Array = cell[row][:, column]
+    return middle
 
 
 def _noise(high: Array, low: Array) -> float:

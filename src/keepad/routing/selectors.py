@@ -29,7 +29,8 @@ class VisualScore(nn.Module):
         # The key is a single vector: Wq^T k once, instead of Wq on every token.
         mean = x.mean(0) if size is None else size @ x / size.sum()
         direction = self.query.weight.T @ self.key(mean)
-        return x @ direction * self.scale
+        scores: Tensor = x @ direction * self.scale
+        return scores
 
 
 class ShallowSelector(VisualScore):
