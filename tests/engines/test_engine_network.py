@@ -145,10 +145,12 @@ def test_the_pixel_router_keeps_the_patches_that_torch_keeps(
 def test_the_folder_holds_calibration_and_provenance(
     tiny: Network, folders: dict[str, Path], image_folder: Path
 ) -> None:
-    detector = Detector(open_network(folders["onnx"]))
+    network = open_network(folders["onnx"])
+    assert network.info.digests == tiny.digests()
+    assert network.digests()["checkpoint"].startswith(f"{tiny.digests()['checkpoint']} onnx fp32 ")
+    detector = Detector(network)
     assert detector.calibration == tiny.calibration
     assert detector.provenance == tiny.provenance
-    assert detector.digests() == tiny.digests()
     assert detector.runs_on == "onnx fp32 on the CPU"
     assert detector(image_folder / "0.png").point == "prune50"
 

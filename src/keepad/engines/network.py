@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -116,9 +118,10 @@ class EngineNetwork:
         return f"{self.info.engine} {self.info.precision} on the CPU"
 
     def digests(self) -> dict[str, str]:
-        """Digests of the exported checkpoint and backbone; engine and precision are part of the checkpoint's."""
-        digests = self.info.digests
-        return {**digests, "checkpoint": f"{digests['checkpoint']} {self.info.engine} {self.info.precision}"}
+        """Digests of checkpoint and backbone; engine, precision and exported files are part of the checkpoint's."""
+        files = hashlib.sha256(json.dumps(self.info.files, sort_keys=True).encode()).hexdigest()[:12]
+        checkpoint = f"{self.info.digests['checkpoint']} {self.info.engine} {self.info.precision} {files}"
+        return {**self.info.digests, "checkpoint": checkpoint}
 
     def reopened(self) -> EngineNetwork:
         """The same network with sessions of its own, whose buffers are still empty."""

@@ -27,11 +27,16 @@ def exported(
         say: Called with one line for every step.
         images: Calibration images, for int8.
     """
-    key_of = [FORMAT, EDITION, network.digests(), network.name, network.image_size]
-    key = hashlib.sha256(json.dumps(key_of, sort_keys=True).encode())
-    folder = cache_folder() / "engines" / f"{key.hexdigest()[:16]}-{engine}-{precision}"
+    folder = cached_export(network, engine, precision)
     if not is_exported(folder):
         check_request(engine, precision, images)
         say(f"exporting {network.name} for {engine} to {folder}, once")
         export(network, folder, engine=engine, precision=precision, images=images, say=say)
     return folder
+
+
+def cached_export(network: Network, engine: str, precision: str = "fp32") -> Path:
+    """Where the export of a network is kept in the user's cache, whether or not it exists."""
+    key_of = [FORMAT, EDITION, network.digests(), network.name, network.image_size]
+    key = hashlib.sha256(json.dumps(key_of, sort_keys=True).encode())
+    return cache_folder() / "engines" / f"{key.hexdigest()[:16]}-{engine}-{precision}"
