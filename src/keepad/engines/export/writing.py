@@ -114,8 +114,9 @@ def _write_segment(segment: Segment, reference: Segment, target: _Target) -> lis
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / f"{target.path.stem}.onnx"
         try:
-            _to_onnx(segment, graph)
-            return _convert(graph, reference, target)
+            with _quiet(), _without_telemetry():
+                _to_onnx(segment, graph)
+                return _convert(graph, reference, target)
         except OSError as error:
             raise KeepADError(f"{target.path.parent} could not be written: {error.strerror or error}.") from error
         except ImportError as error:
@@ -127,7 +128,7 @@ def _to_onnx(segment: Segment, path: Path) -> None:
     import onnxscript  # noqa: F401 - torch needs it; without it, torch's own message is long
 
     example = _example(segment)
-    with _quiet(), torch.no_grad():
+    with torch.no_grad():
         torch.onnx.export(
             segment.eval(),
             example,
@@ -174,6 +175,22 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+@contextmanager
+def _without_telemetry() -> Iterator[None]:
+    """Decline the usage reports that OpenVINO's converter and NNCF would send over the network."""
+    try:
+        from openvino_telemetry.utils import opt_in_checker
+    except ImportError:
+        yield
+        return
+    check = opt_in_checker.OptInChecker.check
+    opt_in_checker.OptInChecker.check = lambda *_, **__: opt_in_checker.ConsentCheckResult.DECLINED
+    try:
+        yield
+    finally:
+        opt_in_checker.OptInChecker.check = check
+
+
 def _convert(graph: Path, reference: Segment, target: _Target) -> list[str]:
     """Write the engine's file of an ONNX graph; the layers that stayed in floating point."""
     name, engine, say = target.path.stem, target.engine, target.say
@@ -185,10 +202,9 @@ def _convert(graph: Path, reference: Segment, target: _Target) -> list[str]:
     def exact(feed: Feed) -> list[Array]:
         return [output.numpy() for output in reference(*(torch.from_numpy(feed[name]) for name in reference.inputs))]
 
-    with _quiet():
-        model, kept = quantise_segment(
-            graph, target.feeds, lambda kind: _read(graph, kind), engine, lambda feed: exact(feed)[0]
-        )
+    model, kept = quantise_segment(
+        graph, target.feeds, lambda kind: _read(graph, kind), engine, lambda feed: exact(feed)[0]
+    )
     _write(model, target.path, engine)
     if kept:
         say(f"{name}: {', '.join(kept)} stay in floating point, where int8 would err too much")
