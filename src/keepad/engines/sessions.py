@@ -59,6 +59,8 @@ class _OpenVino:
     def __init__(self, path: Path, precision: str, threads: int) -> None:
         import openvino
 
+        # The binding fills a static table at its first tensor; two threads that do so at once deadlock with the GIL.
+        openvino.Tensor(np.zeros(1, dtype=np.float32), shared_memory=True)
         core = openvino.Core()
         has_bf16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if precision == "bf16" and not has_bf16:
