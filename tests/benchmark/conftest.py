@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -29,5 +31,5 @@ def plan() -> BenchmarkPlan:
 
 
 @pytest.fixture(scope="session")
-def records(tiny_original: Network, plan: BenchmarkPlan, squares: TimedImages) -> list[Record]:
-    return [record for group in time_network(tiny_original, plan, squares, weights="random") for record in group]
+def records(make_tiny: Callable[[], Network], plan: BenchmarkPlan, squares: TimedImages) -> list[Record]:
+    return [record for group in time_network(make_tiny(), plan, squares, weights="random") for record in group]

@@ -160,7 +160,7 @@ def test_it_runs_where_torch_is_not_installed(folders: dict[str, Path], image_fo
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition('.')[0] in ('torch', 'timm', 'safetensors'):
+        if name.partition('.')[0] in ('torch', 'timm', 'onnx'):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Missing())
 from keepad.cli import main
