@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 
