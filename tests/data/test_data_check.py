@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from data_trees import write_image, write_tree
 from typer.testing import CliRunner, Result
 
+from data_trees import write_image, write_tree
 from keepad.cli.data import app
 from keepad.data import LAYOUTS
 from keepad.errors import KeepADError

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from data_trees import PUBLISHED, described, write_tree, write_visa
 
+from data_trees import PUBLISHED, described, write_tree, write_visa
 from keepad.data import read_dataset
 from keepad.errors import KeepADError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from data_trees import PUBLISHED, described, write_image, write_tree, write_visa
 
+from data_trees import PUBLISHED, described, write_image, write_tree, write_visa
 from keepad.data import LAYOUTS, read_dataset
 from keepad.errors import KeepADError
 

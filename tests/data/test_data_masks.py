@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_trees import write_image
 from PIL import Image
 
+from data_trees import write_image
 from keepad.data import Sample, check_headers, load_mask
 from keepad.errors import ImageError, KeepADError
 

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from data_trees import PUBLISHED, described, write_tree
 
+from data_trees import PUBLISHED, described, write_tree
 from keepad.data import read_dataset
 
 

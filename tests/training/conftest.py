@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.torch import save_file
-from training_data import BACKBONE
 
 from keepad.backbone import build_backbone
 from random_weights import lively
+from training_data import BACKBONE
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from lightning_fabric import Fabric
 from PIL import Image
-from training_data import BACKBONE, SIZE
 from typer.testing import CliRunner
 
 from keepad.checkpoint import read_checkpoint, read_info
@@ -23,6 +22,7 @@ from keepad.loading import load
 from keepad.training.plan import DetectorPlan
 from keepad.training.recipe import RECIPES, DetectorRecipe
 from keepad.training.stage1 import train_detector
+from training_data import BACKBONE, SIZE
 
 SHORT = replace(RECIPES["keepad"], epochs=2)
 

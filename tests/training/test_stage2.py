@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
-from training_data import BACKBONE, SIZE
 from typer.testing import CliRunner
 
 from keepad.assembly import HELD_OUT
@@ -27,6 +26,7 @@ from keepad.training.results import RouterValidation, Trained
 from keepad.training.router_training import training_point
 from keepad.training.stage1 import train_detector
 from keepad.training.stage2 import train_routers
+from training_data import BACKBONE, SIZE
 
 SHORT = replace(ROUTER_RECIPES["keepad"], epochs=2)
 
