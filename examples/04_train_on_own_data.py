@@ -50,7 +50,7 @@ def main() -> None:
     dense, pruned, cache = OUT / "dense.safetensors", OUT / "mine.safetensors", OUT / "features"
     # A small input and one epoch keep this example short; leave both out for a detector to use
     recipe = replace(RECIPES["keepad"], epochs=1)
-    plan = DetectorPlan(samples=samples, out=dense, recipe=recipe, image_size=SIZE, cache=cache)
+    plan = DetectorPlan(samples=samples, out=dense, recipe=recipe, sizes=(SIZE,), cache=cache)
     train_detector(plan, fabric, say=print, progress=progress)
     router_recipe = replace(ROUTER_RECIPES["keepad"], epochs=1)
     router_plan = RouterPlan(detector=dense, samples=samples, out=pruned, recipe=router_recipe, cache=cache)

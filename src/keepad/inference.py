@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from keepad.arrays import Array
-from keepad.presets import Calibration, OperatingPoint, PixelBudget, Placement
+from keepad.presets import Calibration, OperatingPoint, PixelBudget, Placement, resolved
 from keepad.recovery import RouterScores, Upsampler, recover
 from keepad.routing import Grid, PixelRouting, keep_deep, keep_shallow, route_pixels, standardise
 from keepad.scoring import image_score
@@ -169,6 +169,7 @@ def _infer_point(
     stages: Stages,
 ) -> list[Inference]:
     """Results of a batch at one point, from the tokens that enter the shallow router."""
+    point = resolved(point, steps.calibration)
     grid, images = steps.grid, len(tokens.indices())
     live = [np.arange(grid[0] * grid[1])] * images
     traces = [RouterScores[Array](None, cells, None) for cells in live]
@@ -211,10 +212,9 @@ def _recover(
     steps: Steps, responses: Array, live: Array, trace: RouterScores[Array], point: OperatingPoint
 ) -> tuple[Array, Array]:
     """Patch map and anomaly map of one image, from (layers, m) responses of its live cells."""
-    smoothing = steps.calibration.smoothing if point.smoothing is None else point.smoothing
     grades = steps.calibration.grades
     patch_map = recover(responses.mean(0), live, steps.grid, mode=point.recovery, scores=trace, grades=grades)
-    return patch_map, Upsampler(steps.grid, steps.image_size, smoothing)(patch_map)
+    return patch_map, Upsampler(steps.grid, steps.image_size, point.smoothing or 0.0)(patch_map)
 
 
 def _score(steps: Steps, responses: Array, cls: Array, patch_map: Array, point: OperatingPoint) -> float:

@@ -53,12 +53,20 @@ class Placement:
                 raise KeepADError(f"score layers must be head layers up to the exit, not {list(layers)}.")
 
     @staticmethod
-    def for_depth(depth: int, *, head: tuple[int, ...] = _REFERENCE_HEAD) -> Placement:
+    def for_depth(
+        depth: int,
+        *,
+        head: tuple[int, ...] = _REFERENCE_HEAD,
+        deep: int = _REFERENCE_DEEP,
+        exit: int = _REFERENCE_EXIT,
+    ) -> Placement:
         """The reference placement, scaled to a backbone of `depth` blocks.
 
         Args:
             depth: Blocks of the backbone.
             head: Blocks of the 24-block reference that feed the head.
+            deep: Block of the reference that the deep router precedes.
+            exit: Block of the reference after which pruned passes stop, or the last head layer before it.
         """
 
         def scaled(layer: int) -> int:
@@ -66,12 +74,12 @@ class Placement:
 
         if depth < 5:
             raise KeepADError(f"a backbone of {depth} blocks is too shallow for two routers; five are needed.")
-        last = scaled(max(layer for layer in head if layer <= _REFERENCE_EXIT))
+        last = scaled(max(layer for layer in head if layer <= exit))
         head = tuple(sorted({scaled(layer) for layer in head}))
         return Placement(
             head_layers=head,
             shallow=scaled(_REFERENCE_SHALLOW),
-            deep=scaled(_REFERENCE_DEEP),
+            deep=scaled(deep),
             exit=last,
             base_layers=tuple(sorted({head[0], last})),
             mid_layers=tuple(layer for layer in head if layer <= last),
@@ -106,7 +114,7 @@ class ShallowBudget:
     Attributes:
         rho: Share of all patch tokens to keep (rho8).
         strict: Keep one token of every block even where that exceeds `rho`.
-        block: Side of the coverage blocks, in patches.
+        block: Side of the coverage blocks, in patches; 0 takes the checkpoint's.
         diversity: Rescue slots for the best token of distinct coarse cells.
         cells: Coarse cells along each side of the grid.
     """
@@ -127,7 +135,7 @@ class DeepBudget:
         rho_max: Controller value with full evidence.
         centre: Evidence at which the controller is half-way (c).
         temperature: Width of its transition (T_b).
-        kappa: Exponent that turns the controller value into a share of the live tokens.
+        kappa: Exponent that turns the controller value into a share of the live tokens; 0 takes the checkpoint's.
         tail: Share of the live tokens that forms the upper tail.
         block: Side of the blocks that are kept or dropped whole.
     """
@@ -170,8 +178,15 @@ PIXELS = PixelBudget()
 
 
 def _pruned(name: str, rho: float) -> OperatingPoint:
-    shallow, deep = ShallowBudget(rho, block=3), DeepBudget(kappa=0.58)
-    return OperatingPoint(name, shallow=shallow, deep=deep, early_exit=True, recovery="graded", pixels=PIXELS)
+    """The adopted geometry, of which each checkpoint has its own constants."""
+    return OperatingPoint(
+        name,
+        shallow=ShallowBudget(rho, block=0),
+        deep=DeepBudget(kappa=0),
+        early_exit=True,
+        recovery="graded",
+        pixels=PIXELS,
+    )
 
 
 def _published(name: str, rho: float) -> OperatingPoint:
@@ -254,6 +269,8 @@ class Calibration:
         pixel_threshold: Map value from which a pixel is called anomalous, or None if unknown.
         smoothing: Sigma of a Gaussian on the patch map, in patches; 0 is off.
         grades: Logits that one deviation of the shallow score, and of the risk, moves a recovered response.
+        coverage: Side of the coverage blocks, in patches, at points that name none.
+        kappa: Exponent of the deep budget at points that name none.
     """
 
     patch_weight: float = 0.5
@@ -267,6 +284,19 @@ class Calibration:
     pixel_threshold: float | None = None
     smoothing: float = 0.0
     grades: tuple[float, float] = (0.0, 0.0)
+    coverage: int = 3
+    kappa: float = 0.58
+
+
+def resolved(point: OperatingPoint, calibration: Calibration) -> OperatingPoint:
+    """The point with the checkpoint's constants wherever it names none of its own."""
+    shallow, deep = point.shallow, point.deep
+    if shallow is not None and not shallow.block:
+        shallow = replace(shallow, block=calibration.coverage)
+    if deep is not None and not deep.kappa:
+        deep = replace(deep, kappa=calibration.kappa)
+    smoothing = calibration.smoothing if point.smoothing is None else point.smoothing
+    return replace(point, shallow=shallow, deep=deep, smoothing=smoothing)
 
 
 def with_tuples(fields: dict[str, Any]) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_without_strict_only_the_best_winners_stay_when_the_target_is_below_the_
 def test_reference_grid(geometry: str, blocks: int, share: str, target: int) -> None:
     """37x37: 361 blocks of 2x2 or 169 of 3x3; targets 958, 684, 411, all of them above the floor."""
     point = f"{geometry}{share}"
-    budget = POINTS[point].shallow
+    budget = resolved(POINTS[point], Calibration()).shallow
     assert budget is not None
     assert shallow_target(budget.rho, (37, 37)) == target
     scores = np.random.default_rng(3).random(1369)

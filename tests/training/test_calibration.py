@@ -34,7 +34,7 @@ def logits(*, patch: float = 1.0, cls: float = 1.0, dissimilar: float = 0.0, ima
         patch=gaps,
         cls=tokens,
         dissimilarity=dissimilarity,
-        entry=None,
+        entry={},
         truth=Annotations(labels.numpy(), list(defect.numpy()), classes),
         layers=LAYERS,
         grid=GRID,

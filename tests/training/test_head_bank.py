@@ -37,7 +37,7 @@ def test_a_head_of_a_bank_responds_as_it_does_alone() -> None:
         head = head_from(made.patch[number], made.cls[number], LAYERS, (LogitScale(),) * 2)
         for image in range(3):
             alone = torch.stack([head.patch_response(layer, x[image, k, 1:]) for k, layer in enumerate(LAYERS)])
-            torch.testing.assert_close(maps[number, image], alone.mean(0))
+            torch.testing.assert_close(maps[number, :, image], alone)
             for k, layer in enumerate(LAYERS):
                 torch.testing.assert_close(cls[number, image, k], head.cls_response(layer, x[image, k, :1])[0])
 
@@ -47,7 +47,7 @@ def test_an_image_left_out_of_a_heads_loss_gives_it_no_gradient() -> None:
     x = features().requires_grad_()
     maps, _ = bank_responses(*made(x))
     seen = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0]])  # (image, head)
-    first_head_only = (maps[0].mean(1) * seen[:, 0]).sum()
+    first_head_only = (maps[0].mean((0, 2)) * seen[:, 0]).sum()
     first_head_only.backward()
     assert x.grad is not None
     assert x.grad[0].abs().sum() == 0

@@ -37,7 +37,7 @@ def plan_of(
         recipe=recipe,
         backbone=BACKBONE,
         weights=weights,
-        image_size=SIZE,
+        sizes=(SIZE,),
         seed=seed,
         cache=cache,
     )

@@ -40,7 +40,7 @@ def detector(data: Path, weights: Path, cache: Path, tmp_path_factory: pytest.Te
         recipe=replace(RECIPES["keepad"], epochs=2),
         backbone=BACKBONE,
         weights=weights,
-        image_size=SIZE,
+        sizes=(SIZE,),
         cache=cache,
     )
     train_detector(plan, Fabric(accelerator="cpu", devices=1), say=lambda line: None, progress=progress)

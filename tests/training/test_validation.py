@@ -11,7 +11,6 @@ from keepad.training.dataset import Annotations
 from keepad.training.validation import ValidationRun
 
 IMAGES = 40
-MARGIN = 0.01
 
 
 def scored(cls: float, patch: float, *, retained: float = 0.5, seed: int = 0) -> ValidationRun:
@@ -25,16 +24,19 @@ def scored(cls: float, patch: float, *, retained: float = 0.5, seed: int = 0) ->
     return ValidationRun(parts, parts, maps, truth, np.where(label == 1, retained, np.nan), np.full(IMAGES, 0.2))
 
 
-def test_lambda_stays_where_another_is_hardly_better() -> None:
-    start = Calibration(patch_weight=0.75)
-    assert calibrate([scored(8.0, 8.0)], start, margin=MARGIN).patch_weight == 0.75
-
-
-def test_lambda_moves_where_another_is_clearly_better() -> None:
-    calibration = calibrate([scored(3.0, 0.0)], Calibration(patch_weight=1.0), margin=MARGIN)
+def test_lambda_is_the_one_that_ranks_best() -> None:
+    calibration = calibrate([scored(3.0, 0.0)], Calibration(patch_weight=1.0))
     assert calibration.patch_weight < 0.5
     assert calibration.image_threshold is not None
     assert calibration.pixel_threshold is not None
+
+
+def test_lambda_can_be_given() -> None:
+    assert calibrate([scored(3.0, 0.0)], Calibration(), weight=0.75).patch_weight == 0.75
+
+
+def test_the_gate_is_not_fitted_where_base_and_mid_are_the_same() -> None:
+    assert calibrate([scored(3.0, 0.0)], Calibration()).gate_centre == 0.0
 
 
 def test_validation_counts_images_whose_defects_are_lost() -> None:

@@ -52,10 +52,21 @@ def detector(
     ] = None,
     weights: WeightsOption = None,
     image_size: Annotated[
-        int | None,
-        typer.Option("--image-size", min=1, help="Side of the square input; the backbone's own if left out."),
+        str | None,
+        typer.Option(
+            "--image-size",
+            help="Side of the square input, or several to choose from, separated by commas; the backbone's own if left "
+            "out.",
+        ),
     ] = None,
     recipe: RecipeOption = "keepad",
+    tune: Annotated[
+        bool | None,
+        typer.Option(
+            "--tune/--no-tune",
+            help="Choose layers and constants on held-out products of the source, or take the recipe's own.",
+        ),
+    ] = None,
     epochs: EpochsOption = None,
     seed: SeedOption = 42,
     cache: CacheOption = None,
@@ -72,9 +83,13 @@ def detector(
     from dataclasses import replace
 
     from keepad.backbone import DEFAULT_BACKBONE
+    from keepad.errors import KeepADError
     from keepad.training.recipe import RECIPES, recipe_named
 
     chosen = recipe_named(RECIPES, recipe)
+    if tune and not chosen.tuned:
+        raise KeepADError(f"the recipe {recipe} has fixed constants; leave --tune out, or take --recipe keepad.")
+    sizes = _sizes(image_size)
     samples = _samples(data, layout, suites, classes, out)
     fabric = _fabric(accelerator, devices, precision)
     from keepad.training.plan import DetectorPlan
@@ -83,10 +98,10 @@ def detector(
     plan = DetectorPlan(
         samples=samples,
         out=out,
-        recipe=replace(chosen, epochs=epochs or chosen.epochs),
+        recipe=replace(chosen, epochs=epochs or chosen.epochs, tuned=chosen.tuned if tune is None else tune),
         backbone=backbone or DEFAULT_BACKBONE,
         weights=weights,
-        image_size=None if image_size is None else (image_size, image_size),
+        sizes=sizes,
         classes=parts_of(classes) if classes else (),
         seed=seed,
         cache=cache,
@@ -154,6 +169,16 @@ def routers(
     trained = _run(train_routers, plan, fabric)
     for point, validation in trained.validation.items():
         _say(fabric, f"{out.name} at {point}: {validation}")
+
+
+def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:
+    """Square sizes from their sides, separated by commas."""
+    from keepad.errors import KeepADError
+
+    sides = parts_of(text or "")
+    if not all(side.isdecimal() and int(side) > 0 for side in sides):
+        raise KeepADError(f"--image-size takes sides in pixels such as 392 or 392,448, not {text!r}.")
+    return tuple((int(side), int(side)) for side in sides)
 
 
 def _run(train: Callable[..., Trained], plan: Any, fabric: Fabric) -> Trained:

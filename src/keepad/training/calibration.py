@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +15,11 @@ from keepad.presets import Calibration, LogitScale, Placement
 from keepad.recovery import smooth
 from keepad.scoring import gate, top_count
 from keepad.training.dataset import Annotations
+from keepad.training.recipe import DetectorRecipe
 from keepad.training.results import Validation
 
 _WEIGHTS = (1.0, 0.75, 0.5, 0.25, 0.0)  # candidates of lambda
-_CENTRES = (0.0, -1.0, 1.0, -2.0, 2.0)  # candidates of theta
+_CENTRES = (0.0, -1.0, 1.0, -2.0, 2.0, -4.0, 4.0)  # candidates of theta; at +-4 the gate is open or shut
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class HeldOutLogits:
         patch: (n, layers, N) cosine gaps of the patches.
         cls: (n, layers) cosine gaps of the CLS tokens.
         dissimilarity: (n, layers, N) dissimilarity of the patches, or None if unused.
-        entry: (n, N) dissimilarity of the patches that enter the deep router, or None if unused.
+        entry: (n, N) dissimilarity of the patches after a block that may precede the deep router, by block.
         truth: Ground truth of the images.
         layers: Head layers.
         grid: Rows and columns of the patches.
@@ -38,10 +39,28 @@ class HeldOutLogits:
     patch: Tensor
     cls: Tensor
     dissimilarity: Tensor | None
-    entry: Tensor | None
+    entry: Mapping[int, Tensor]
     truth: Annotations
     layers: tuple[int, ...]
     grid: tuple[int, int]
+
+    def select(self, placement: Placement) -> HeldOutLogits:
+        """The logits that a placement uses."""
+        layers, before = placement.head_layers, placement.deep - 1
+        chosen = [self.layers.index(layer) for layer in layers]
+        return replace(
+            self,
+            patch=self.patch[:, chosen],
+            cls=self.cls[:, chosen],
+            dissimilarity=None if self.dissimilarity is None else self.dissimilarity[:, chosen],
+            entry={before: self.entry[before]} if before in self.entry else {},
+            layers=layers,
+        )
+
+    @property
+    def entering(self) -> Tensor | None:
+        """(n, N) dissimilarity where the deep router acts, once a placement is selected; None if unused."""
+        return next(iter(self.entry.values()), None)
 
 
 @dataclass(frozen=True)
@@ -81,6 +100,27 @@ class ScoredImages:
         return Validation(self.image_auroc(calibration), self.patch_auroc())
 
 
+@dataclass(frozen=True)
+class FittedHead:
+    """What held-out images determine of a head: logit scales and calibration, and its validation with them."""
+
+    scales: tuple[LogitScale, ...]
+    calibration: Calibration
+    validation: Validation
+
+
+def fit_head(held_out: HeldOutLogits, recipe: DetectorRecipe, placement: Placement) -> FittedHead:
+    """Scales and calibration of the head layers of `placement` by a recipe, and what they reach on held-out images."""
+    held_out = held_out.select(placement)
+    scales = (LogitScale(),) * len(placement.head_layers)
+    if recipe.level:
+        scales = fit_scales(held_out, recipe.dissimilarity, recipe.entry, recipe.centre)
+    start = Calibration(smoothing=recipe.smoothing, top_fraction=recipe.top_fraction, top_of=recipe.top_of)
+    scored = score_held_out(held_out, scales, placement, start)
+    calibration = calibrate([scored], start, weight=recipe.patch_weight)
+    return FittedHead(scales, calibration, scored.validation(calibration))
+
+
 def fit_scales(
     held_out: HeldOutLogits, dissimilarity: float, entry: float = 0.0, centre: float = 0.0
 ) -> tuple[LogitScale, ...]:
@@ -95,8 +135,8 @@ def fit_scales(
         centre: Logit above the source mean that maps to a response of 0.5, in units of spread.
     """
     entry_weight = entry_bias = 0.0
-    if held_out.entry is not None and entry:
-        mean, spread = _moments(held_out.entry)
+    if held_out.entering is not None and entry:
+        mean, spread = _moments(held_out.entering)
         entry_weight, entry_bias = entry / spread, -entry / spread * mean
     scales = []
     for i in range(len(held_out.layers)):
@@ -144,38 +184,50 @@ def score_held_out(
 
 
 def calibrate(
-    points: Sequence[ScoredImages], start: Calibration, *, usual: int = 0, margin: float | None = None
+    points: Sequence[ScoredImages], start: Calibration, *, usual: int = 0, weight: float | None = None
 ) -> Calibration:
     """Lambda and gate with the best image AUROC, mean over operating points, and the thresholds with the best F1.
+
+    Where base and mid layers are the same, the gate changes nothing and is not fitted.
 
     Args:
         points: The source images as scored at each operating point.
         start: Everything that is not fitted here.
         usual: Operating point that sets the thresholds.
-        margin: Gain in AUROC that another lambda needs to replace that of `start`; no preference if None.
+        weight: Lambda, if it is not to be fitted.
     """
     truth = points[0].truth
     labelled = len(set(truth.labels.tolist())) == 2  # otherwise nothing can be ranked: patches alone form the score
+    gated = any(bool((point.base != point.mid).any()) for point in points)
     candidates = []
-    for weight in _WEIGHTS if labelled else (1.0,):
-        base = np.concatenate([point.base @ np.array([1 - weight, weight]) for point in points])
+    weights = (_WEIGHTS if weight is None else (weight,)) if labelled else (1.0,)
+    for own in weights:
+        base = np.concatenate([point.base @ np.array([1 - own, own]) for point in points])
         mean, spread = float(base.mean()), float(base.std()) or 1.0
         candidates += [
-            replace(start, patch_weight=weight, base_mean=mean, base_std=spread, gate_centre=centre)
-            for centre in (_CENTRES if labelled else (0.0,))
+            replace(start, patch_weight=own, base_mean=mean, base_std=spread, gate_centre=centre)
+            for centre in (_CENTRES if labelled and gated else (0.0,))
         ]
     aurocs = [float(np.mean([point.image_auroc(candidate) or 0.0 for point in points])) for candidate in candidates]
-    best = int(np.argmax(aurocs))
-    same = [i for i, candidate in enumerate(candidates) if candidate.patch_weight == start.patch_weight]
-    if margin is not None and same and aurocs[best] - max(aurocs[i] for i in same) <= margin:
-        best = max(same, key=lambda i: aurocs[i])
-    chosen = candidates[best]
+    chosen = candidates[int(np.argmax(aurocs))]
+    return with_thresholds(chosen, points[usual].scores(chosen), points[usual].maps, truth)
+
+
+def with_thresholds(calibration: Calibration, scores: Array, maps: Array, truth: Annotations) -> Calibration:
+    """The calibration with the thresholds of the best F1.
+
+    Args:
+        calibration: Everything else.
+        scores: (n,) image scores.
+        maps: (n, N) patch maps.
+        truth: Ground truth of the images.
+    """
     known, defects = truth.masked()
-    scores, maps = points[usual].scores(chosen), points[usual].maps[known]
+    labelled = len(set(truth.labels.tolist())) == 2
     return replace(
-        chosen,
+        calibration,
         image_threshold=_best_f1_threshold(scores, truth.labels) if labelled else None,
-        pixel_threshold=_best_f1_threshold(maps.ravel(), defects.ravel()) if known else None,
+        pixel_threshold=_best_f1_threshold(maps[known].ravel(), defects.ravel()) if known else None,
     )
 
 
@@ -187,8 +239,8 @@ def _responses(held_out: HeldOutLogits, scales: Sequence[LogitScale]) -> tuple[T
         logit = scale.patch_scale * held_out.patch[:, i].float() + scale.patch_bias
         if held_out.dissimilarity is not None and scale.dissimilarity:
             logit += scale.dissimilarity * held_out.dissimilarity[:, i].float()
-        if held_out.entry is not None and scale.entry:
-            logit += scale.entry * held_out.entry.float()
+        if held_out.entering is not None and scale.entry:
+            logit += scale.entry * held_out.entering.float()
         patch[:, i] = torch.sigmoid(logit)
         cls[:, i] = torch.sigmoid(scale.cls_scale * held_out.cls[:, i].float() + scale.cls_bias)
     return patch, cls

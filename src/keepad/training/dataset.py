@@ -16,6 +16,7 @@ from keepad.arrays import Array
 from keepad.console import Progress, Say
 from keepad.data import Sample
 from keepad.errors import KeepADError
+from keepad.images import spread
 from keepad.metrics import defect_tokens
 from keepad.training.augmentation import LabelledImage, augmented_view, load_labelled
 from keepad.training.feature_cache import FeatureCache, image_key
@@ -270,6 +271,20 @@ def folds_of(source: Source, validation: str) -> Tensor:
         seen[name, image.label] += 1
         folds.append(0 if seen[name, image.label] % _HOLD_OUT == 0 else -1)
     return torch.tensor(folds)
+
+
+def balanced(source: Source, indices: Sequence[int], count: int | None) -> list[int]:
+    """At most `count` of the images at `indices`, ascending: as many of each class and label, evenly spaced.
+
+    All of them if `count` is None; at least one of each class and label.
+    """
+    if count is None:
+        return list(indices)
+    groups: dict[tuple[tuple[str, str], int], list[int]] = {}
+    for i in indices:
+        groups.setdefault((source.classes[i], source.images[i].label), []).append(i)
+    share = max(1, count // max(1, len(groups)))
+    return sorted(i for group in groups.values() for i in spread(group, share))
 
 
 def masks_of(images: Sequence[CachedImage], size: tuple[int, int]) -> Tensor:

@@ -46,9 +46,8 @@ class HeadBank(nn.Module):
 
 
 def bank_responses(patch: Tensor, cls: Tensor) -> tuple[Tensor, Tensor]:
-    """Responses at the training temperature from a bank's cosine gaps: maps (heads, B, N), CLS (heads, B, layers)."""
-    maps = torch.sigmoid(patch / TEMPERATURE).mean(1)
-    return maps.permute(2, 0, 1), torch.sigmoid(cls / TEMPERATURE).permute(2, 0, 1)
+    """Responses at the training temperature from a bank's cosine gaps: (heads, layers, B, N) and (heads, B, layers)."""
+    return torch.sigmoid(patch / TEMPERATURE).permute(3, 1, 0, 2), torch.sigmoid(cls / TEMPERATURE).permute(2, 0, 1)
 
 
 def head_from(patch: Tensor, cls: Tensor, layers: tuple[int, ...], scales: Sequence[LogitScale]) -> PrototypeHead:

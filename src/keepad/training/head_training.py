@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from keepad.console import Say
-from keepad.presets import Calibration, LogitScale
-from keepad.training.calibration import HeldOutLogits, calibrate, fit_scales, score_held_out
+from keepad.training.calibration import FittedHead, HeldOutLogits, fit_head
 from keepad.training.dataset import CachedImage, Source, folds_of, masks_of
 from keepad.training.epochs import EpochLoop, RunOptions
 from keepad.training.feature_cache import FeatureCache
@@ -21,10 +19,12 @@ from keepad.training.head_bank import HeadBank, bank_responses
 from keepad.training.losses import dice, focal, label_cross_entropy
 from keepad.training.plan import DetectorPlan
 from keepad.training.recipe import DetectorRecipe
-from keepad.training.results import Validation
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+_MAP_LOSSES = {"focal": focal, "dice": dice}
 
 
 class HeadLosses(nn.Module):
@@ -32,13 +32,14 @@ class HeadLosses(nn.Module):
 
     Args:
         bank: The heads.
-        recipe: Whether maps are compared with masks at pixel size.
+        recipe: Whether maps are compared with masks at pixel size, and each layer's or their mean.
         source: Input size and grid.
     """
 
     def __init__(self, bank: HeadBank, recipe: DetectorRecipe, source: Source) -> None:
         super().__init__()
         self.bank, self._pixels, self._size, self._grid = bank, recipe.pixel_loss, source.size, source.grid
+        self._by_layer = recipe.layer_losses
 
     def forward(self, features: Tensor, images: Sequence[CachedImage], seen: Tensor) -> dict[str, Tensor]:
         """Each loss of every head, (heads,).
@@ -50,17 +51,22 @@ class HeadLosses(nn.Module):
         """
         device = features.device
         gaps = (values.float() for values in self.bank(features))  # out of mixed precision
-        maps, cls = bank_responses(*gaps)  # (heads, B, N), (heads, B, layers)
+        maps, cls = bank_responses(*gaps)  # (heads, layers, B, N), (heads, B, layers)
+        if not self._by_layer:
+            maps = maps.mean(1, keepdim=True)
         masked = torch.tensor([image.mask is not None for image in images], device=device)
         target = self._targets(images).to(device)
         label = torch.tensor([float(image.label) for image in images], device=device)
-        losses: dict[str, list[Tensor]] = {"focal": [], "dice": [], "CLS": []}
-        for head in range(len(maps)):
-            weight, response = seen[:, head], self._at_target_size(maps[head])
-            losses["focal"].append(_mean(focal(response, target), weight * masked))
-            losses["dice"].append(_mean(dice(response, target), weight * masked))
-            losses["CLS"].append(_mean(label_cross_entropy(cls[head], label), weight))
-        return {name: torch.stack(values) for name, values in losses.items()}
+        heads, layers = len(maps), maps.shape[1]
+        response, wanted = self._at_target_size(maps.flatten(0, 2)), target.repeat(heads * layers, 1)
+        by_map = {
+            name: loss(response, wanted).view(heads, layers, -1).mean(1) for name, loss in _MAP_LOSSES.items()
+        }  # (heads, B)
+        by_label = label_cross_entropy(cls.flatten(0, 1), label.repeat(heads)).view(heads, -1)
+        return {
+            **{name: _means(values, (seen * masked[:, None]).T) for name, values in by_map.items()},
+            "CLS": _means(by_label, seen.T),
+        }
 
     def _targets(self, images: Sequence[CachedImage]) -> Tensor:
         """(B, H * W) defect pixels or (B, N) defect patches; zeros where unknown."""
@@ -76,15 +82,6 @@ class HeadLosses(nn.Module):
         return F.interpolate(
             maps.reshape(-1, 1, *self._grid), self._size, mode="bilinear", align_corners=False
         ).flatten(1)
-
-
-@dataclass(frozen=True)
-class FittedHead:
-    """What held-out images determine of a head: logit scales and calibration, and its validation with them."""
-
-    scales: tuple[LogitScale, ...]
-    calibration: Calibration
-    validation: Validation
 
 
 class HeadTraining:
@@ -115,21 +112,15 @@ class HeadTraining:
 
     def run(self, say: Say) -> int:
         """Run the epochs and return the best one, counted from 0, whose parameters the bank then has."""
-        return self.loop.run(self._inputs, lambda: self.fit().validation, say)
+        return self.loop.run(self._inputs, lambda: self.fit(self._recipe).validation, say)
 
-    def fit(self) -> FittedHead:
-        """Scales, calibration and validation of the bank's heads on the images they were not trained on."""
-        recipe, placement, held_out = self._recipe, self._placement, self._held_out()
-        scales = (LogitScale(),) * len(self._layers)
-        if recipe.level:
-            scales = fit_scales(held_out, recipe.dissimilarity, recipe.entry, recipe.centre)
-        start = Calibration(smoothing=recipe.smoothing, top_fraction=recipe.top_fraction, top_of=recipe.top_of)
-        scored = score_held_out(held_out, scales, placement, start)
-        calibration = calibrate([scored], start)
-        return FittedHead(scales, calibration, scored.validation(calibration))
+    def fit(self, recipe: DetectorRecipe) -> FittedHead:
+        """Scales, calibration and validation of the bank's heads by a recipe, on images they were not trained on."""
+        return fit_head(self.held_out(), recipe, recipe.placement(self._cache.backbone.depth))
 
     @torch.no_grad()
-    def _held_out(self) -> HeldOutLogits:
+    def held_out(self) -> HeldOutLogits:
+        """Logits of every image that is held out by some head, from that head."""
         indices = (self._folds >= 0).nonzero().squeeze(1).tolist()
         patches, tokens = [], []
         for i in indices:
@@ -138,16 +129,22 @@ class HeadTraining:
             patches.append(patch[0, ..., fold].half().cpu())
             tokens.append(cls[0, ..., fold].cpu())
         keys = [self._source.images[i].key for i in indices]
-        recipe, before = self._recipe, [self._placement.deep - 1]
+        recipe = self._recipe
+        entries = {place.deep - 1 for place in recipe.placements(self._cache.backbone.depth)} if recipe.entry else ()
         return HeldOutLogits(
             patch=torch.stack(patches),
             cls=torch.stack(tokens),
             dissimilarity=self._dissimilarity(keys, self._layers) if recipe.dissimilarity else None,
-            entry=self._dissimilarity(keys, before)[:, 0] if recipe.entry else None,
+            entry={layer: self._dissimilarity(keys, [layer])[:, 0] for layer in sorted(entries)},
             truth=self._source.annotations(indices),
             layers=self._layers,
             grid=self._source.grid,
         )
+
+    def prototypes(self, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Prototypes of patches and of CLS in some layers, (heads, layers, 2, width) each."""
+        chosen = [self._layers.index(layer) for layer in layers]
+        return self.bank.patch[:, chosen].detach(), self.bank.cls[:, chosen].detach()
 
     def _dissimilarity(self, keys: Sequence[str], layers: Sequence[int]) -> Tensor:
         """(n, layers, N)"""
@@ -168,6 +165,6 @@ class HeadTraining:
         return F.normalize(self._norm(raw.to(self._device).float()), dim=-1)
 
 
-def _mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean; 0 where all weights are 0."""
-    return (values * weights).sum() / weights.sum().clamp(min=1)
+def _means(values: Tensor, weights: Tensor) -> Tensor:
+    """Weighted means of rows; 0 where all weights of a row are 0."""
+    return (values * weights).sum(1) / weights.sum(1).clamp(min=1)

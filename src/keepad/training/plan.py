@@ -52,12 +52,13 @@ class DetectorPlan(TrainingPlan):
     Attributes:
         recipe: Hyperparameters.
         backbone: Name of the backbone.
-        image_size: Height and width of the network's input; the backbone's own if None.
+        sizes: Height and width of the network's input, or candidates of which tuning chooses one; the backbone's own
+            if empty.
     """
 
     recipe: DetectorRecipe
     backbone: str = DEFAULT_BACKBONE
-    image_size: tuple[int, int] | None = None
+    sizes: tuple[tuple[int, int], ...] = ()
 
     @property
     def views(self) -> int:

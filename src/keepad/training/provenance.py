@@ -13,17 +13,34 @@ import torch
 from keepad.checkpoint import CheckpointInfo
 from keepad.data import Sample, licence_of
 from keepad.training.plan import DetectorPlan, RouterPlan
-from keepad.training.recipe import RECIPES, ROUTER_RECIPES
+from keepad.training.recipe import RECIPES, ROUTER_RECIPES, DetectorRecipe
 from keepad.training.results import Epoch, Validation
 from keepad.version import __version__
 
 
-def detector_provenance(plan: DetectorPlan, epochs: Sequence[Epoch], chosen: int) -> dict[str, Any]:
-    """Provenance of a checkpoint of stage 1."""
+def detector_provenance(
+    plan: DetectorPlan,
+    recipe: DetectorRecipe,
+    epochs: Sequence[Epoch],
+    chosen: int,
+    validation: Validation,
+    tuning: dict[str, Any],
+) -> dict[str, Any]:
+    """Provenance of a checkpoint of stage 1.
+
+    Args:
+        plan: Options of stage 1.
+        recipe: Its recipe with what tuning chose.
+        epochs: All epochs.
+        chosen: The epoch that was kept.
+        validation: Validation of that epoch with this recipe.
+        tuning: Records of the sizes and trials of tuning.
+    """
     options = {
         "--backbone": plan.backbone,
-        "--image-size": plan.image_size and plan.image_size[0],
-        "--epochs": None if plan.recipe in RECIPES.values() else plan.recipe.epochs,
+        "--image-size": ",".join(str(size[0]) for size in plan.sizes) or None,
+        "--epochs": None if plan.recipe.epochs == RECIPES[plan.recipe.name].epochs else plan.recipe.epochs,
+        "--no-tune": "" if RECIPES[plan.recipe.name].tuned and not plan.recipe.tuned else None,
     }
     return {
         "what": f"dense detector trained on {', '.join(_suites(plan))}; selectors set up from a seed, not trained",
@@ -31,6 +48,9 @@ def detector_provenance(plan: DetectorPlan, epochs: Sequence[Epoch], chosen: int
         "licence": _licence_of(_suites(plan)),
         "command": _command("keepad train detector", plan, options),
         **_choice(plan, epochs, chosen),
+        "recipe": asdict(recipe),
+        "validation": asdict(validation),
+        **({"tuning": tuning} if tuning else {}),
         "versions": _versions(),
     }
 
@@ -95,7 +115,8 @@ def _command(command: str, plan: DetectorPlan | RouterPlan, options: dict[str, A
         "--seed": plan.seed,
         "--out": plan.out.name,
     }
-    return " ".join([command, *(f"{name} {value}" for name, value in options.items() if value is not None)])
+    words = (f"{name} {value}".strip() for name, value in options.items() if value is not None)
+    return " ".join([command, *words])
 
 
 def _suites(plan: DetectorPlan | RouterPlan) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +16,10 @@ from keepad.console import Progress, Say
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
 from keepad.network import Network
-from keepad.presets import OperatingPoint, operating_point
+from keepad.presets import OperatingPoint, operating_point, resolved
 from keepad.tokens import Tokens
-from keepad.training.calibration import calibrate
-from keepad.training.dataset import CachedImage, Source, folds_of
+from keepad.training.calibration import calibrate, with_thresholds
+from keepad.training.dataset import CachedImage, Source, balanced, folds_of
 from keepad.training.epochs import EpochLoop, RunOptions
 from keepad.training.feature_cache import FeatureCache
 from keepad.training.losses import dice, focal, label_cross_entropy, mask_loss, preserve_loss, teacher_loss
@@ -26,15 +27,16 @@ from keepad.training.plan import RouterPlan
 from keepad.training.recipe import RouterRecipe
 from keepad.training.relaxation import BlockValues
 from keepad.training.results import RouterValidation, Validation
+from keepad.training.router_tuning import IMAGES, RouterTrial, tune_routers
 from keepad.training.student import SparsePass, sparse_pass
-from keepad.training.validation import ValidationSet, run_points
+from keepad.training.validation import ValidationSet, run_from_pixels, run_points
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 _CLIP = 1.0  # largest gradient norm of a step
-_CALIBRATED = 800  # source images that suffice to fit a handful of numbers
-_MARGIN = 0.01  # AUROC by which another lambda must beat the dense detector's, which dense passes use too
+_CALIBRATED = 240  # source images that suffice to fit two thresholds
+_VALIDATED = 240  # held-out images that compare epochs
 
 
 class RouterLosses(nn.Module):
@@ -122,15 +124,28 @@ class RouterTraining:
         self._network, self._source, self._cache, self._recipe = network, source, cache, plan.recipe
         self._validation = ValidationSet(source, [head.to(network.device) for head in heads], self._load)
         folds = folds_of(source, "images")
-        self._held_out = (folds >= 0).nonzero().squeeze(1).tolist()
+        self._held_out = balanced(source, (folds >= 0).nonzero().squeeze(1).tolist(), _VALIDATED)
+        self._trained = balanced(source, (folds < 0).nonzero().squeeze(1).tolist(), plan.recipe.images)
+        self._options = plan, fabric
+
+    def tune(self, initialise: Callable[[], None]) -> list[RouterTrial]:
+        """Choose the constants of the routers; `initialise` gives the network initial selectors for its placement."""
+        indices = balanced(self._source, range(len(self._source.images)), IMAGES)
+        return tune_routers(self._network, self._validation, indices, operating_point(self._recipe.point), initialise)
+
+    @cached_property
+    def loop(self) -> EpochLoop:
+        """The epochs; made once the routers have their constants."""
+        network, (plan, fabric) = self._network, self._options
         network.requires_grad_(False)
         for selector in (network.shallow, network.deep):
             selector.requires_grad_(True)
         detector = hashlib.sha256(plan.detector.read_bytes()).hexdigest()
-        identity = [asdict(network.placement), cache.digest, detector, source.digest]
+        constants = [asdict(network.placement), asdict(network.calibration)]
+        identity = [constants, self._cache.digest, detector, self._source.digest]
         options = RunOptions(plan.recipe, plan.seed, fabric, plan.state, identity, RouterValidation, _CLIP)
-        losses = RouterLosses(network, plan.recipe, training_point(plan.recipe, source.grid))
-        self.loop = EpochLoop(losses, network, (folds < 0).nonzero().squeeze(1), options)
+        losses = RouterLosses(network, plan.recipe, training_point(plan.recipe, network))
+        return EpochLoop(losses, network, torch.tensor(self._trained), options)
 
     def run(self, teacher: Sequence[Tensor], say: Say) -> int:
         """Run the epochs and return the best one, counted from 0, whose selectors the network then has.
@@ -149,16 +164,24 @@ class RouterTraining:
         return chosen
 
     def calibrate(self, progress: Progress) -> dict[str, Validation]:
-        """Fit lambda, gate and thresholds of the network on the source; validation by operating point."""
-        every = -(-len(self._source.images) // _CALIBRATED)
-        indices = list(range(0, len(self._source.images), every))
+        """Fit what the recipe fits at its operating points, on the source; validation by operating point.
+
+        Thresholds come from passes as users run them, pixel router included.
+        """
+        indices = balanced(self._source, range(len(self._source.images)), _CALIBRATED)
         points = [operating_point(name) for name in self._recipe.points]
+        usual, start = min(1, len(points) - 1), self._network.calibration
+        run = run_points if self._recipe.refit else run_from_pixels
         with progress("calibration", len(indices)) as advance:
-            runs = run_points(self._network, self._validation, indices, points, advance=advance)
-        start, usual = self._network.calibration, min(1, len(points) - 1)
-        calibration = calibrate(list(runs.values()), start, usual=usual, margin=_MARGIN)
+            runs = run(self._network, self._validation, indices, points, advance=advance)
+        listed = list(runs.values())
+        if self._recipe.refit:
+            calibration = calibrate(listed, start, usual=usual)
+        else:
+            scored = listed[usual]
+            calibration = with_thresholds(start, scored.scores(start), scored.maps, scored.truth)
         self._network.calibration = calibration
-        return {name: run.validation(calibration) for name, run in runs.items()}
+        return {name: scored.validation(calibration) for name, scored in runs.items()}
 
     def _validate(self) -> RouterValidation:
         point = operating_point(self._recipe.point)
@@ -172,14 +195,14 @@ class RouterTraining:
         return self._network.backbone.tokens_of(rows.to(self._network.device).float(), self._source.grid)
 
 
-def training_point(recipe: RouterRecipe, grid: tuple[int, int]) -> OperatingPoint:
+def training_point(recipe: RouterRecipe, network: Network) -> OperatingPoint:
     """The recipe's operating point without early exit, with its number of rescued tokens beyond coverage."""
-    point = operating_point(recipe.point)
+    point = resolved(operating_point(recipe.point), network.calibration)
     if point.shallow is None or point.deep is None:
         raise KeepADError(f"routers cannot be trained at {point.name}, where one of them does not run.")
     if recipe.rescue is None:
         return replace(point, early_exit=False)
-    side = point.shallow.block
-    blocks = -(-grid[0] // side) * -(-grid[1] // side)
-    rho = min(1.0, (blocks + recipe.rescue) / (grid[0] * grid[1]))
+    side, (rows, columns) = point.shallow.block, network.grid
+    blocks = -(-rows // side) * -(-columns // side)
+    rho = min(1.0, (blocks + recipe.rescue) / (rows * columns))
     return replace(point, shallow=replace(point.shallow, rho=rho), early_exit=False)

@@ -26,6 +26,7 @@ from keepad.training.plan import RouterPlan
 from keepad.training.provenance import router_provenance
 from keepad.training.results import Trained
 from keepad.training.router_training import RouterTraining
+from keepad.training.router_tuning import shallow_layers
 from keepad.training.selector_init import init_selectors
 
 if TYPE_CHECKING:
@@ -52,9 +53,12 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
     network = assemble(backbone, info, tensors, source=plan.detector.name).to(fabric.device)
     fresh_selectors(network, plan)
     network.calibration = replace(network.calibration, grades=plan.recipe.grades)
+    tuned = plan.recipe.tuned and plan.shallow is None
 
     cache = FeatureCache(backbone, digest, plan.cache, plan.cache_limit)
     layers = {placement.shallow - 1, placement.head_layers[0]}
+    if tuned:
+        layers.update(layer - 1 for layer in shallow_layers(placement.deep))
     if network.head.uses_entry:
         layers.add(placement.deep - 1)
     source = prepare_source(plan, cache, sorted(layers), size=info.image_size, fabric=fabric, progress=progress)
@@ -67,14 +71,21 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
 
     heads = held_out_heads(tensors, info, source, say)
     training = RouterTraining(network, source, cache, heads, plan, fabric)
+    trials = training.tune(lambda: fresh_selectors(network, plan)) if tuned else []
+    if tuned:
+        say(f"tuned on the source: {trials[-1].choice}; {trials[-1].validation}")
     chosen = training.run(teacher, say)
     epochs = training.loop.epochs
     say(f"epoch {chosen + 1} is kept: {epochs[chosen].validation}")
     calibrated = training.calibrate(progress)
 
     network.provenance = router_provenance(plan, info, epochs, chosen, calibrated)
+    if tuned:
+        network.provenance["routers"]["tuning"] = [trial.record() for trial in trials]
     if fabric.global_rank == 0:
-        info = replace(info, calibration=network.calibration, provenance=network.provenance)
+        info = replace(
+            info, placement=network.placement, calibration=network.calibration, provenance=network.provenance
+        )
         write_checkpoint(plan.out, trained_tensors(network), info)
         write_model_card(plan.out, info, epochs, chosen)
         training.loop.forget()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from keepad.arrays import Array
 from keepad.network import Network, Responses
-from keepad.presets import OperatingPoint
+from keepad.presets import OperatingPoint, resolved
 from keepad.recovery import RouterScores, recover
 from keepad.routing import Grid, keep_deep, keep_shallow, standardise
 from keepad.tokens import Tokens
@@ -49,6 +49,7 @@ def sparse_pass(network: Network, tokens: Tokens, point: OperatingPoint, *, rela
         point: Operating point; both routers must run.
         relaxed: Apply the soft masks; without them the pass is that of inference.
     """
+    point = resolved(point, network.calibration)
     assert point.shallow is not None
     assert point.deep is not None
     grid, shallow_budget, deep_budget = tokens.grid, point.shallow, point.deep

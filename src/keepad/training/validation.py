@@ -10,13 +10,14 @@ import torch
 
 from keepad.arrays import Array
 from keepad.head import PrototypeHead
+from keepad.images import read_image, to_input
 from keepad.network import Network
-from keepad.presets import Calibration, OperatingPoint
+from keepad.presets import Calibration, OperatingPoint, resolved
 from keepad.recovery import smooth
 from keepad.scoring import image_score
 from keepad.tokens import Tokens
 from keepad.training.calibration import ScoredImages
-from keepad.training.dataset import Source
+from keepad.training.dataset import Annotations, Source
 from keepad.training.results import RouterValidation
 from keepad.training.student import sparse_pass
 
@@ -89,12 +90,53 @@ def run_points(
             advance(1)
     finally:
         network.head = own
-    truth = data.source.annotations(indices)
+    return _runs(rows, data.source.annotations(indices))
+
+
+@torch.no_grad()
+def run_from_pixels(
+    network: Network,
+    data: ValidationSet,
+    indices: Sequence[int],
+    points: Sequence[OperatingPoint],
+    *,
+    advance: Callable[[int], None] = lambda steps: None,
+) -> dict[str, ValidationRun]:
+    """The same from the images themselves, exactly as users run them, pixel router included.
+
+    Scores are final, so that a calibration with another lambda or gate does not change them.
+    """
+    own, rows = network.head, {point.name: list[tuple[Array, ...]]() for point in points}
+    try:
+        for i in indices:
+            network.head = data.heads[i]
+            pixels = to_input(read_image(data.source.samples[i].image), network.image_size)
+            for name, (result,) in network.infer(pixels[None], points).items():
+                smoothing = resolved(next(point for point in points if point.name == name), network.calibration)
+                smoothed = smooth(result.patch_map, smoothing.smoothing or 0.0)
+                scores = np.full(2, result.score)
+                survival = _survival(data.source.images[i].defect, result.survivors, smoothed.size)
+                rows[name].append((scores, scores, smoothed.astype(np.float32).reshape(-1), *survival))
+            advance(1)
+    finally:
+        network.head = own
+    return _runs(rows, data.source.annotations(indices))
+
+
+def _runs(rows: dict[str, list[tuple[Array, ...]]], truth: Annotations) -> dict[str, ValidationRun]:
+    """Rows of every operating point, stacked."""
     runs = {}
     for name, results in rows.items():
         base, mid, maps, retained, keep = (np.stack(column) for column in zip(*results, strict=True))
         runs[name] = ValidationRun(base, mid, maps, truth, retained, keep)
     return runs
+
+
+def _survival(defect: Array | None, survivors: Array, cells: int) -> tuple[Array, Array]:
+    """Share of the defect tokens (NaN without a known defect) and of all tokens that survive."""
+    known = defect is not None and defect.any()
+    retained = defect[survivors].sum() / defect.sum() if defect is not None and known else float("nan")
+    return np.array(retained), np.array(len(survivors) / cells)
 
 
 def _row(network: Network, tokens: Tokens, point: OperatingPoint, defect: Array | None) -> tuple[Array, ...]:
@@ -108,13 +150,10 @@ def _row(network: Network, tokens: Tokens, point: OperatingPoint, defect: Array 
         weighted = replace(calibration, patch_weight=weight)
         return image_score(responses, cls, patch_map, kind=kind, placement=network.placement, calibration=weighted)
 
-    survivors = result.survivors[0]
-    smoothed = smooth(patch_map, calibration.smoothing if point.smoothing is None else point.smoothing)
-    retained = float("nan") if defect is None or not defect.any() else defect[survivors].sum() / defect.sum()
+    smoothed = smooth(patch_map, resolved(point, calibration).smoothing or 0.0)
     return (
         np.array([score("base", 0.0), score("base", 1.0)]),
         np.array([score("mid", 0.0), score("mid", 1.0)]),
         smoothed.astype(np.float32).reshape(-1),
-        np.array(retained),
-        np.array(len(survivors) / patch_map.size),
+        *_survival(defect, result.survivors[0], patch_map.size),
     )

@@ -1,0 +1,134 @@
+"""Tuning of the routers: place of the shallow router, coverage, kappa and grades, chosen on the source.
+
+The rule, the same for every backbone and source: a choice is worth the mean of image AUROC, patch AUROC and DTR on
+source images whose product the head was not trained on, less the share of defects that it loses whole and what its
+compute costs. It is measured with selectors as they are before training. One constant after the other is tried, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from keepad.benchmark.flops import backbone_flops, patches_entering, shape_of
+from keepad.network import Network
+from keepad.presets import OperatingPoint, resolved
+from keepad.routing.shallow import shallow_target
+from keepad.training.results import RouterValidation
+from keepad.training.tuning import PRICE
+from keepad.training.validation import ValidationSet, run_points
+
+IMAGES = 96  # source images of a trial
+_LARGEST_KEEP = 0.20  # of prune70; a choice that keeps more is not the point that its name promises
+_SHALLOWEST = 3
+
+
+@dataclass(frozen=True)
+class RouterChoice:
+    """Constants of the routers that tuning chooses.
+
+    Attributes:
+        shallow: Block that the shallow router precedes.
+        coverage: Side of the coverage blocks, in patches.
+        kappa: Exponent of the deep budget.
+        grades: Change of a recovered response per deviation of the shallow score and of the risk, in logits.
+    """
+
+    shallow: int
+    coverage: int
+    kappa: float
+    grades: tuple[float, float]
+
+
+_CANDIDATES: dict[str, tuple[Any, ...]] = {
+    "coverage": (2, 3, 4),
+    "kappa": (0.45, 0.58, 0.65, 0.8),
+    "grades": ((0.0, 0.0), (0.25, 0.5), (0.25, 1.0), (0.5, 1.0)),
+}
+
+
+@dataclass(frozen=True)
+class RouterTrial:
+    """One choice and its worth: validation on source images, and FLOPs of a pass."""
+
+    choice: RouterChoice
+    validation: RouterValidation
+    flops: float
+
+    @property
+    def value(self) -> float:
+        """What trials are compared by; only differences mean anything."""
+        if self.validation.keep > _LARGEST_KEEP:
+            return -math.inf
+        lost = self.validation.missed / max(1, self.validation.anomalous)
+        return self.validation.quality[-1] - lost - PRICE * math.log2(self.flops)
+
+    def record(self) -> dict[str, Any]:
+        """The choice and its worth in plain numbers, for the model card."""
+        return {**asdict(self.choice), **asdict(self.validation), "gflops": round(self.flops / 1e9, 2)}
+
+
+def shallow_layers(deep: int) -> list[int]:
+    """Blocks that the shallow router may precede."""
+    return list(range(min(_SHALLOWEST, deep - 1), deep))
+
+
+def tune_routers(
+    network: Network,
+    data: ValidationSet,
+    indices: Sequence[int],
+    point: OperatingPoint,
+    initialise: Callable[[], None],
+) -> list[RouterTrial]:
+    """All trials of the search, the choice last; the network is left with it and with initial selectors.
+
+    Args:
+        network: The network.
+        data: Images of the source, with heads that were not trained on them.
+        indices: Which of them.
+        point: Operating point of the trials.
+        initialise: Gives the network initial selectors for its placement.
+    """
+    calibration, trials = network.calibration, list[RouterTrial]()
+    start = RouterChoice(network.placement.shallow, calibration.coverage, calibration.kappa, calibration.grades)
+
+    def attempt(choice: RouterChoice) -> RouterTrial:
+        known = next((trial for trial in trials if trial.choice == choice), None)
+        if known is None:
+            adopt(network, choice, initialise)
+            run = run_points(network, data, indices, [point])[point.name]
+            validation = run.validation(network.calibration)
+            known = RouterTrial(choice, validation, _flops(network, point, validation.keep))
+            trials.append(known)
+        return known
+
+    places = shallow_layers(network.placement.deep)
+    best = max((attempt(replace(start, shallow=layer)) for layer in places), key=lambda trial: trial.value)
+    for name, values in _CANDIDATES.items():
+        choices = (replace(best.choice, **{name: value}) for value in values)
+        best = max([best, *map(attempt, choices)], key=lambda trial: trial.value)
+    adopt(network, best.choice, initialise)
+    return [*trials, best]
+
+
+def adopt(network: Network, choice: RouterChoice, initialise: Callable[[], None]) -> None:
+    """Give the network the constants of a choice, and new initial selectors where its placement changes."""
+    moved = network.placement.shallow != choice.shallow
+    network.placement = replace(network.placement, shallow=choice.shallow)
+    network.calibration = replace(
+        network.calibration, coverage=choice.coverage, kappa=choice.kappa, grades=choice.grades
+    )
+    if moved:
+        initialise()
+
+
+def _flops(network: Network, point: OperatingPoint, keep: float) -> float:
+    """FLOPs of the backbone in a pass that ends with a share `keep` of the tokens."""
+    point = resolved(point, network.calibration)
+    assert point.shallow is not None
+    cells = network.grid[0] * network.grid[1]
+    shallow = shallow_target(point.shallow.rho, network.grid)
+    entering = patches_entering(network.placement, cells, shallow, round(keep * cells), early_exit=point.early_exit)
+    return float(sum(backbone_flops(shape_of(network.backbone), cells, entering)))
