@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepad.presets import POINTS, ShallowBudget
+from keepad.presets import POINTS, Calibration, ShallowBudget, resolved
 from keepad.routing import keep_shallow, shallow_target
 from live_grids import block_of, live_tokens
 
