@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from keepad.assembly import HELD_OUT, with_fresh_parts
 from keepad.backbone import load_backbone
+from keepad.backbone.identity import fingerprint_of
 from keepad.checkpoint import CheckpointInfo, write_checkpoint
 from keepad.console import Progress, Say
 from keepad.network import trained_tensors
@@ -35,10 +36,11 @@ def train_detector(plan: DetectorPlan, fabric: Fabric, *, say: Say, progress: Pr
     """
     started, recipe = time.perf_counter(), plan.recipe
     check_source(plan.samples, say=say)
-    backbone, spec, digest = load_backbone(plan.backbone, file=plan.weights, say=say)
+    backbone, spec, origin = load_backbone(plan.backbone, file=plan.weights, say=say)
+    fingerprint = fingerprint_of(backbone)
     backbone.to(fabric.device)
     size, placement = plan.image_size or spec.image_size, recipe.placement(backbone.depth)
-    cache = FeatureCache(backbone, digest, plan.cache, plan.cache_limit)
+    cache = FeatureCache(backbone, origin.digest, plan.cache, plan.cache_limit)
     layers = recipe.layers(backbone.depth)
     source = prepare_source(plan, cache, layers, size=size, fabric=fabric, progress=progress)
     prepared = time.perf_counter()
@@ -58,7 +60,9 @@ def train_detector(plan: DetectorPlan, fabric: Fabric, *, say: Say, progress: Pr
         info = CheckpointInfo(
             name=network.name,
             backbone=spec.name,
-            backbone_digest=digest,
+            backbone_digest=origin.digest,
+            backbone_source=origin.source,
+            backbone_fingerprint=fingerprint,
             image_size=size,
             mean=spec.mean,
             std=spec.std,
