@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 
 from keepad.backbone import Backbone, BackboneSpec, build_backbone, load_backbone
+from keepad.backbone.identity import fingerprint_of, relative_difference
+from keepad.backbone.weights import Origin
 from keepad.checkpoint import CheckpointInfo, read_checkpoint
 from keepad.console import Say
 from keepad.errors import KeepADError
@@ -24,15 +27,36 @@ HELD_OUT = "held_out."  # heads trained without a fold of the source; only stage
 def load_checkpoint(path: Path, *, device: str | torch.device | None, weights: str | Path | None, say: Say) -> Network:
     """The network of a checkpoint file, its backbone checked against the one that it was trained on."""
     info, tensors = read_checkpoint(path)
-    backbone, spec, digest = load_backbone(info.backbone, file=weights, say=say)
-    if info.backbone_digest is not None and digest != info.backbone_digest:
-        raise KeepADError(
-            f"{path.name} was trained on other weights of {info.backbone} than those found ({digest[:12]}… instead of "
-            f"{info.backbone_digest[:12]}…); use the weights it was trained on or train it anew."
+    backbone, _ = backbone_of(info, file=weights, source=path.name, say=say)
+    return assemble(backbone, info, tensors, source=path.name).to(choose_device(device))
+
+
+def backbone_of(info: CheckpointInfo, *, file: str | Path | None, source: str, say: Say) -> tuple[Backbone, Origin]:
+    """The backbone of a checkpoint, and which weights it has; `source` names the checkpoint in messages.
+
+    Other weights than those of its training are accepted if they compute the same within the backbone's tolerance: the
+    hub and a package may hold the same weights in different bytes.
+
+    Raises:
+        KeepADError: The weights cannot be loaded, or they are not those that the checkpoint was trained on.
+    """
+    backbone, spec, origin = load_backbone(info.backbone, file=file, say=say)
+    if info.backbone_digest not in (None, origin.digest):
+        difference = math.inf
+        if info.backbone_fingerprint is not None:
+            difference = relative_difference(info.backbone_fingerprint, fingerprint_of(backbone))
+        if not difference <= spec.tolerance:
+            raise KeepADError(
+                f"{source} was trained on other weights of {info.backbone} than those found ({origin.digest[:12]}… "
+                f"instead of {str(info.backbone_digest)[:12]}…); use the weights it was trained on or train it anew."
+            )
+        say(
+            f"weights of {info.backbone}: {origin.source} instead of {info.backbone_source}, which {source} was "
+            f"trained on; their features differ by {difference:.1e} of their norm (accepted up to {spec.tolerance:g})"
         )
     if (info.mean, info.std, info.antialias) != (spec.mean, spec.std, spec.antialias):
-        raise KeepADError(f"{path.name} was trained with another preprocessing of {info.backbone}; train it anew.")
-    return assemble(backbone, info, tensors, source=path.name).to(choose_device(device))
+        raise KeepADError(f"{source} was trained with another preprocessing of {info.backbone}; train it anew.")
+    return backbone, origin
 
 
 def assemble(backbone: Backbone, info: CheckpointInfo, tensors: Mapping[str, Any], *, source: str) -> Network:

@@ -39,6 +39,8 @@ class CheckpointInfo:
         placement: Positions of routers, head layers and exit.
         calibration: Constants fitted on source data.
         provenance: Data with counts and licences, command, versions.
+        backbone_source: Where those weights came from; None in checkpoints older than the field.
+        backbone_fingerprint: What those weights compute (`identity.fingerprint_of`); None as well.
     """
 
     name: str
@@ -52,6 +54,8 @@ class CheckpointInfo:
     placement: Placement
     calibration: Calibration
     provenance: dict[str, Any]
+    backbone_source: str | None = None
+    backbone_fingerprint: tuple[float, ...] | None = None
 
     def to_json(self) -> str:
         return json.dumps({"format": _FORMAT, **asdict(self)}, sort_keys=True)
@@ -71,6 +75,8 @@ class CheckpointInfo:
             placement = with_tuples(fields.pop("placement"))
             for key in ("image_size", "mean", "std"):
                 fields[key] = tuple(fields[key])
+            if fields.get("backbone_fingerprint") is not None:
+                fields["backbone_fingerprint"] = tuple(map(float, fields["backbone_fingerprint"]))
             calibration = Calibration(**with_tuples(fields.pop("calibration")))
             scales = tuple(LogitScale(**scale) for scale in fields.pop("scales"))
             if len(scales) != len(placement["head_layers"]):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from keepad.arrays import Array
 from keepad.backbone import Backbone
-from keepad.backbone.weights import digest_of
+from keepad.backbone.identity import digest_of
 from keepad.dissimilarity import dissimilarity
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead

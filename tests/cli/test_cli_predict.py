@@ -192,6 +192,18 @@ def test_models_lists_every_backbone_and_checkpoint() -> None:
         assert name in result.stdout
 
 
+def test_models_breaks_no_name_at_100_columns() -> None:
+    from keepad.backbone import BACKBONES
+
+    stdout = CliRunner().invoke(app, ["models"], env={"COLUMNS": "100"}).stdout
+    assert max(map(len, stdout.splitlines())) <= 100
+    for spec in BACKBONES.values():
+        assert spec.name in stdout
+        assert not spec.tag or f"timm hub: {spec.architecture}.{spec.tag}" in stdout
+        assert not spec.carrier or spec.carrier.source in stdout
+    assert "none stated" in stdout
+
+
 @pytest.mark.weights
 @pytest.mark.shared
 def test_real_images_with_the_real_detector_and_a_real_interrupt(shared_data: Path, tmp_path: Path) -> None:

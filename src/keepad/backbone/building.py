@@ -13,7 +13,7 @@ import torch
 from keepad.backbone.locations import cached_file
 from keepad.backbone.registry import BACKBONES, DEFAULT_BACKBONE, BackboneSpec, Triple
 from keepad.backbone.vit import Backbone
-from keepad.backbone.weights import load_weights
+from keepad.backbone.weights import Origin, load_weights
 from keepad.console import Say, say_on_stderr
 from keepad.errors import KeepADError
 
@@ -74,10 +74,10 @@ def build_backbone(name: str, *, seed: int | None = None) -> tuple[Backbone, Bac
 
 def load_backbone(
     name: str = DEFAULT_BACKBONE, *, file: str | Path | None = None, say: Say = say_on_stderr
-) -> tuple[Backbone, BackboneSpec, str]:
-    """A backbone with its pretrained weights, its spec, and the digest of the weights."""
+) -> tuple[Backbone, BackboneSpec, Origin]:
+    """A backbone with its pretrained weights, its spec, and which weights they are."""
     backbone, spec = build_backbone(name)
-    state, digest = load_weights(spec, file=file, say=say)
+    state, origin = load_weights(spec, file=file, say=say)
     try:
         backbone.vit.load_state_dict(state)
     except RuntimeError as error:
@@ -85,4 +85,4 @@ def load_backbone(
         raise KeepADError(
             f"{file or cached_file(spec)} does not hold weights of {name} ({reason}); use another weights file."
         ) from error
-    return backbone, spec, digest
+    return backbone, spec, origin

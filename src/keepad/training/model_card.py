@@ -55,7 +55,7 @@ def model_card(info: CheckpointInfo, checkpoint: Path) -> str:
 | | |
 |---|---|
 | file | `{checkpoint.name}` |
-| backbone | {info.backbone}, weights {str(info.backbone_digest)[:12]} |
+| backbone | {info.backbone}, weights {str(info.backbone_digest)[:12]}{_from(info)} |
 | input | {info.image_size[0]} x {info.image_size[1]}, mean {_numbers(info.mean)}, deviation {_numbers(info.std)} |
 | head layers | {_numbers(layers)}; dissimilarity at {_numbers(dissimilarity) or "none"} |
 | routers | before blocks {info.placement.shallow} and {info.placement.deep}; exit after {info.placement.exit} |
@@ -152,6 +152,10 @@ def _how(validation: str) -> str:
 
 def _numbers(values: Sequence[float]) -> str:
     return " ".join(f"{value:g}" for value in values)
+
+
+def _from(info: CheckpointInfo) -> str:
+    return f" from {info.backbone_source}" if info.backbone_source else ""
 
 
 def _number(value: float | None) -> str:

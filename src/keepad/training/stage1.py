@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keepad.assembly import HELD_OUT, with_fresh_parts
 from keepad.backbone import load_backbone
+from keepad.backbone.identity import fingerprint_of
 from keepad.checkpoint import CheckpointInfo, write_checkpoint
 from keepad.console import Progress, Say
 from keepad.errors import KeepADError
@@ -42,9 +43,10 @@ def train_detector(plan: DetectorPlan, fabric: Fabric, *, say: Say, progress: Pr
     check_source(plan.samples, say=say)
     if len(plan.sizes) > 1 and not recipe.tuned:
         raise KeepADError(f"the recipe {recipe.name} is not tuned, so that it needs one image size, not several.")
-    backbone, spec, digest = load_backbone(plan.backbone, file=plan.weights, say=say)
+    backbone, spec, origin = load_backbone(plan.backbone, file=plan.weights, say=say)
+    fingerprint = fingerprint_of(backbone)
     backbone.to(fabric.device)
-    cache = FeatureCache(backbone, digest, plan.cache, plan.cache_limit)
+    cache = FeatureCache(backbone, origin.digest, plan.cache, plan.cache_limit)
     size, tuning = (plan.sizes or (spec.image_size,))[0], dict[str, Any]()
     if len(plan.sizes) > 1:
         size, tuning["sizes"] = choose_size(plan, cache, fabric, say=say, progress=progress)
@@ -72,7 +74,9 @@ def train_detector(plan: DetectorPlan, fabric: Fabric, *, say: Say, progress: Pr
         info = CheckpointInfo(
             name=network.name,
             backbone=spec.name,
-            backbone_digest=digest,
+            backbone_digest=origin.digest,
+            backbone_source=origin.source,
+            backbone_fingerprint=fingerprint,
             image_size=size,
             mean=spec.mean,
             std=spec.std,

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from keepad.arrays import Array
-from keepad.assembly import HELD_OUT, assemble
-from keepad.backbone import load_backbone
+from keepad.assembly import HELD_OUT, assemble, backbone_of
 from keepad.checkpoint import CheckpointInfo, read_checkpoint, write_checkpoint
 from keepad.console import Progress, Say
-from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
 from keepad.network import Network, trained_tensors
 from keepad.routing.selectors import DeepSelector, ShallowSelector
@@ -44,9 +42,7 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
     started = time.perf_counter()
     check_source(plan.samples, say=say)
     info, tensors = read_checkpoint(plan.detector)
-    backbone, _, digest = load_backbone(info.backbone, file=plan.weights, say=say)
-    if info.backbone_digest not in (None, digest):
-        raise KeepADError(f"{plan.detector.name} was trained on other weights of {info.backbone}; train it anew.")
+    backbone, origin = backbone_of(info, file=plan.weights, source=plan.detector.name, say=say)
     placement = info.placement
     placement = replace(placement, shallow=plan.shallow or placement.shallow, deep=plan.deep or placement.deep)
     info = replace(info, placement=placement, name=plan.out.stem)
@@ -55,7 +51,7 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
     network.calibration = replace(network.calibration, grades=plan.recipe.grades)
     tuned = plan.recipe.tuned and plan.shallow is None
 
-    cache = FeatureCache(backbone, digest, plan.cache, plan.cache_limit)
+    cache = FeatureCache(backbone, origin.digest, plan.cache, plan.cache_limit)
     layers = {placement.shallow - 1, placement.head_layers[0]}
     if tuned:
         layers.update(layer - 1 for layer in shallow_layers(placement.deep))
