@@ -18,7 +18,7 @@ from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
 from keepad.network import Network, trained_tensors
 from keepad.routing.selectors import DeepSelector, ShallowSelector
-from keepad.training.dataset import Source, check_source, folds_of, prepare_source
+from keepad.training.dataset import Source, check_held_out, check_source, folds_of, prepare_source
 from keepad.training.feature_cache import FeatureCache
 from keepad.training.head_bank import head_from
 from keepad.training.model_card import write_model_card
@@ -42,6 +42,7 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
     """
     started = time.perf_counter()
     check_source(plan.samples, say=say)
+    check_held_out(plan.samples)
     info, tensors = read_checkpoint(plan.detector)
     backbone, _, digest = load_backbone(info.backbone, file=plan.weights, say=say)
     if info.backbone_digest not in (None, digest):
