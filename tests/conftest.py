@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the default backbone, and a small random network with its exports."""
+"""Fixtures of all tests: a small random network with its exports."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 
 from keepad.assembly import with_fresh_parts
-from keepad.backbone import Backbone, build_backbone, load_backbone
+from keepad.backbone import build_backbone
 from keepad.network import Network
 from random_weights import lively
 
 pytest_plugins = ["shared_data"]
-
-
-@pytest.fixture(scope="session")
-def default_backbone() -> Backbone:
-    """The bundled default backbone with its pretrained weights."""
-    return load_backbone()[0]
 
 
 @pytest.fixture(scope="session")

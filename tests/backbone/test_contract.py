@@ -64,7 +64,8 @@ def tokens(backbone: Backbone, images: torch.Tensor) -> Tokens:
 @torch.inference_mode()
 def test_all_tokens_give_timms_features(backbone: Backbone, images: torch.Tensor, tokens: Tokens) -> None:
     if not backbone.antialias:  # timm resamples positions with antialiasing; at the native size nothing is resampled
-        images = torch.rand(1, 3, 518, 518, generator=torch.Generator().manual_seed(1))
+        native: tuple[int, int] = backbone.vit.patch_embed.img_size
+        images = torch.rand(1, 3, *native, generator=torch.Generator().manual_seed(1))
         tokens = backbone.embed(images)
     mean, std = torch.tensor(backbone.mean).view(3, 1, 1), torch.tensor(backbone.std).view(3, 1, 1)
     expected = backbone.vit.forward_features((images - mean) / std)

