@@ -1,10 +1,10 @@
-"""Graphs: a segment as an ONNX graph, and that graph as the model of an engine."""
+"""Graphs: segments as ONNX graphs, and these as models of an engine."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keepad.engines.export.segments import Early, Scores, Segment
+from keepad.console import Say
+from keepad.engines.export.segments import Early, Late, Scores, Segment
+
+
+def write_graphs(segments: Mapping[str, Segment], folder: Path, say: Say) -> dict[str, Path]:
+    """The ONNX graphs of all segments, by name, written to `folder`.
+
+    Tracing takes most of the time of an export, so a late segment is cut from the one that runs further, if that works.
+
+    Args:
+        segments: The segments.
+        folder: Folder to write to.
+        say: Called with one line for every segment.
+    """
+    paths = {name: folder / f"{name}.onnx" for name in segments}
+    late = {name: segment.layers for name, segment in segments.items() if isinstance(segment, Late)}
+    longest = max(late, key=lambda name: late[name])
+    for name in sorted(segments, key=lambda name: name != longest):
+        say(f"{name}: to ONNX")
+        is_part = name in late and name != longest
+        if not is_part or not cut_graph(paths[longest], paths[name], late[name], of=late[longest]):
+            write_graph(segments[name], paths[name])
+    return paths
 
 
 def write_graph(segment: Segment, path: Path) -> None:
@@ -32,6 +54,44 @@ def write_graph(segment: Segment, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+
+
+def cut_graph(whole: Path, path: Path, layers: int, *, of: int) -> bool:
+    """Write the part of a late graph that its first head layers need; False where it cannot be cut.
+
+    Args:
+        whole: File of the graph; every output is a concatenation over its head layers.
+        path: File to write.
+        layers: Number of head layers to keep.
+        of: Number of head layers in the graph.
+    """
+    import onnx
+
+    model = onnx.load(str(whole))
+    graph = model.graph
+    stacks = [node for node in graph.node if node.output[0] in {output.name for output in graph.output}]
+    shapes = [(node.op_type, len(node.input), [entry.i for entry in node.attribute]) for node in stacks]
+    if shapes != [("Concat", of, [0])] * len(graph.output):  # another version of the exporter writes other nodes
+        return False
+    for node in stacks:
+        del node.input[layers:]
+    for output in graph.output:
+        output.type.tensor_type.shape.dim[0].dim_value = layers
+    needed = {output.name for output in graph.output}
+    nodes = []
+    for node in reversed(graph.node):  # in topological order, so that consumers come first here
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            nodes.append(node)
+    for field, kept in (
+        ("node", nodes[::-1]),
+        ("initializer", [value for value in graph.initializer if value.name in needed]),
+        ("value_info", [value for value in graph.value_info if value.name in needed]),
+    ):
+        graph.ClearField(field)
+        getattr(graph, field).extend(kept)
+    onnx.save(model, str(path))
+    return True
 
 
 def read_model(graph: Path, engine: str) -> Any:

@@ -16,7 +16,7 @@ from keepad.detector import ImageSource
 from keepad.engines.export.feeds import Feed, describe, segment_feeds
 from keepad.engines.export.folding import folded
 from keepad.engines.export.gptq import quantise_weights, rotate_tokens
-from keepad.engines.export.graphs import quiet, read_model, write_graph, write_model
+from keepad.engines.export.graphs import quiet, read_model, write_graphs, write_model
 from keepad.engines.export.int8 import quantise_segment
 from keepad.engines.export.segments import Segment, segments_of
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, digest_of_file, write_description
@@ -81,16 +81,20 @@ def export(
         written = quantise_weights(exact, lambda: segment_feeds(exact, images, rotation)["early"])
         feeds = segment_feeds(exact, images, rotation)
     references = segments_of(exact, rotation)
-    files: list[str] = []
     floating: list[str] = []
-    for name, segment in segments_of(written, rotation).items():
-        say(f"{name}: to {engine}")
-        kind = "fp32" if name == SCORES else precision
-        target = _Target(out / f"{name}{SUFFIXES[engine]}", engine, kind, feeds.get(name, []), say)
-        floating += _write_segment(segment, references[name], target)
-        files += sorted(path.name for path in out.glob(f"{name}.*"))
+    try:
+        with quiet(), tempfile.TemporaryDirectory() as folder:
+            for name, graph in write_graphs(segments_of(written, rotation), Path(folder), say).items():
+                kind = "fp32" if name == SCORES else precision
+                target = _Target(out / f"{name}{SUFFIXES[engine]}", engine, kind, feeds.get(name, []), say)
+                floating += _convert(graph, references[name], target)
+    except OSError as error:
+        raise KeepADError(f"{out} could not be written: {error.strerror or error}.") from error
+    except ImportError as error:
+        raise KeepADError(f"{error.name} is not installed; `pip install keepad[export]` brings it.") from error
+    files = sorted(path for name in references for path in out.glob(f"{name}.*"))
+    digests = {path.name: digest_of_file(path) for path in files}
     info = describe(network, engine, precision)
-    digests = {name: digest_of_file(out / name) for name in dict.fromkeys(files)}
     write_description(out, replace(info, floating=tuple(floating), files=digests))
     return out
 
@@ -103,20 +107,6 @@ def check_request(engine: str, precision: str, images: Sequence[ImageSource]) ->
         raise KeepADError(f"{engine} cannot be exported as {precision!r}; choose {' or '.join(PRECISIONS[engine])}.")
     if precision == "int8" and not images:
         raise KeepADError("int8 needs source images to choose its scales by; name some with --calibrate.")
-
-
-def _write_segment(segment: Segment, reference: Segment, target: _Target) -> list[str]:
-    """Write the engine's file of a segment; the layers that stayed in floating point although int8 was asked for."""
-    with tempfile.TemporaryDirectory() as folder:
-        graph = Path(folder) / f"{target.path.stem}.onnx"
-        try:
-            with quiet():
-                write_graph(segment, graph)
-                return _convert(graph, reference, target)
-        except OSError as error:
-            raise KeepADError(f"{target.path.parent} could not be written: {error.strerror or error}.") from error
-        except ImportError as error:
-            raise KeepADError(f"{error.name} is not installed; `pip install keepad[export]` brings it.") from error
 
 
 def _convert(graph: Path, reference: Segment, target: _Target) -> list[str]:
