@@ -32,8 +32,4 @@ def main(image: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    else:
-        write_demo_images(OUT / "images")
-        main(OUT / "images" / "metal" / "test" / "scratch" / "000.png")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else write_demo_images(OUT / "images")[-1])

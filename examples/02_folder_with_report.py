@@ -28,8 +28,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    else:
-        write_demo_images(OUT / "images")
-        main(OUT / "images" / "metal" / "test")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else write_demo_images(OUT / "images")[-1].parents[1])

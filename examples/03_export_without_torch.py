@@ -11,7 +11,7 @@ from pathlib import Path
 
 import keepad
 from keepad.demo import write_demo_images
-from keepad.engines.export import export
+from keepad.engines.export import exported
 from keepad.loading import load_network
 
 OUT = Path("keepad-examples")
@@ -30,13 +30,9 @@ print(f"OpenVINO: score {prediction.pred_score:.4f}; torch imported: {'torch' in
 def main(image: Path) -> None:
     network = load_network(device="cpu")  # the default checkpoint in torch
     print(f"torch:    score {keepad.Detector(network, point='prune70')(image).pred_score:.4f}")
-    folder = export(network, OUT / "exported", engine="openvino")
+    folder = exported(network, "openvino", say=print)  # in the cache, made once; export() writes to any folder
     subprocess.run([sys.executable, "-c", PREDICT, str(folder), str(image)], check=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    else:
-        write_demo_images(OUT / "images")
-        main(OUT / "images" / "metal" / "test" / "scratch" / "000.png")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else write_demo_images(OUT / "images")[-1])

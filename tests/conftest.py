@@ -1,7 +1,8 @@
-"""Fixtures of all tests: the default backbone, and a small random network with its exports."""
+"""Fixtures of all tests: a small random network with its exports."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -9,17 +10,13 @@ from pathlib import Path
 import pytest
 
 from keepad.assembly import with_fresh_parts
-from keepad.backbone import Backbone, build_backbone, load_backbone
+from keepad.backbone import build_backbone
+from keepad.console import Say
+from keepad.engines.export.segments import Segment
 from keepad.network import Network
 from random_weights import lively
 
 pytest_plugins = ["shared_data"]
-
-
-@pytest.fixture(scope="session")
-def default_backbone() -> Backbone:
-    """The bundled default backbone with its pretrained weights."""
-    return load_backbone()[0]
 
 
 @pytest.fixture(scope="session")
@@ -42,4 +39,23 @@ def folders(make_tiny: Callable[[], Network], tmp_path_factory: pytest.TempPathF
     from keepad.engines.export import export
 
     root = tmp_path_factory.mktemp("exported")
-    return {engine: export(make_tiny(), root / engine, engine=engine) for engine in ("openvino", "onnx")}
+    graphs = export(make_tiny(), root / "onnx", engine="onnx")
+    with pytest.MonkeyPatch.context() as patch:
+        copy_graphs(graphs, patch)
+        return {"onnx": graphs, "openvino": export(make_tiny(), root / "openvino", engine="openvino")}
+
+
+@pytest.fixture
+def traced(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports of that network copy its graphs from `folders`; tracing them takes most of the time of an export."""
+    copy_graphs(folders["onnx"], monkeypatch)
+
+
+def copy_graphs(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Copy the graphs of an export for ONNX Runtime in fp32, which holds them as they were traced."""
+    from keepad.engines.export import writing
+
+    def write_graphs(segments: dict[str, Segment], to: Path, say: Say) -> dict[str, Path]:
+        return {name: shutil.copy(folder / f"{name}.onnx", to / f"{name}.onnx") for name in segments}
+
+    patch.setattr(writing, "write_graphs", write_graphs)

@@ -10,6 +10,10 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.prediction import Prediction
 
+FIELDS = {  # of Prediction.to_dict()
+    *("path", "pred_score", "pred_label", "point", "evidence", "seconds"),
+    *("keep_pixels", "keep_shallow", "keep_final"),
+}
 GREY = 120
 PATCH = 14
 

@@ -1,10 +1,11 @@
-"""Random weights that tests can learn something from."""
+"""Random weights that tests can learn something from, and backbones with few blocks."""
 
 from __future__ import annotations
 
+import timm
 import torch
 
-from keepad.backbone import Backbone
+from keepad.backbone import Backbone, BackboneSpec, spec_of
 
 
 def lively(backbone: Backbone, seed: int = 0) -> Backbone:
@@ -14,3 +15,13 @@ def lively(backbone: Backbone, seed: int = 0) -> Backbone:
         if "gamma" in name:
             parameter.data.copy_(0.3 + 0.4 * torch.rand(parameter.shape, generator=generator))
     return backbone
+
+
+def short_backbone(name: str, depth: int, **sizes: int) -> tuple[Backbone, BackboneSpec]:
+    """A backbone of that family with so many blocks and lively random weights, and its spec; `sizes` are timm's."""
+    spec = spec_of(name)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        vit = timm.create_model(spec.architecture, num_classes=0, dynamic_img_size=True, depth=depth, **sizes)
+    backbone = Backbone(vit, name=spec.name, mean=spec.mean, std=spec.std, antialias=spec.antialias)
+    return lively(backbone), spec

@@ -14,7 +14,7 @@ from keepad.assembly import assemble, with_fresh_parts
 from keepad.checkpoint import CheckpointInfo, bundled_checkpoints, read_checkpoint, read_info, write_checkpoint
 from keepad.detector import Detector
 from keepad.errors import KeepADError
-from keepad.loading import load, load_network, resolve_checkpoint
+from keepad.loading import DEFAULT_CHECKPOINT, load, load_network, resolve_checkpoint
 from keepad.network import Network, trained_tensors
 
 
@@ -77,8 +77,11 @@ def test_damaged_and_foreign_files_are_refused(tiny: Network, info: CheckpointIn
 
 
 def test_names(tmp_path: Path) -> None:
-    assert resolve_checkpoint(None) == bundled_checkpoints()["default"]
-    assert resolve_checkpoint("dinov2-small-imgfocus") == bundled_checkpoints()["default"]
+    bundled = bundled_checkpoints()
+    assert resolve_checkpoint(None) == resolve_checkpoint(DEFAULT_CHECKPOINT) == bundled[DEFAULT_CHECKPOINT]
+    assert resolve_checkpoint(read_info(bundled[DEFAULT_CHECKPOINT]).backbone) == bundled[DEFAULT_CHECKPOINT]
+    for path in bundled.values():
+        assert read_info(resolve_checkpoint(read_info(path).backbone)).backbone == read_info(path).backbone
     with pytest.raises(KeepADError, match="no checkpoint for the backbone clip-vit-b-16"):
         resolve_checkpoint("clip-vit-b-16")
     with pytest.raises(KeepADError, match="no checkpoint called 'defualt'"):
@@ -87,14 +90,21 @@ def test_names(tmp_path: Path) -> None:
 
 @pytest.mark.weights
 def test_other_weights_of_the_same_backbone_are_refused(tmp_path: Path) -> None:
-    from keepad.backbone import BACKBONES
+    from keepad.backbone import spec_of
     from keepad.backbone.weights import load_weights
 
-    state, _ = load_weights(BACKBONES["dinov2-small-imgfocus"])
-    state["norm.bias"] = state["norm.bias"] + 1e-3
+    state, _ = load_weights(spec_of(read_info(resolve_checkpoint(None)).backbone))
+    first = min(state)
+    state[first] = state[first] + 1e-3
     save_file(state, tmp_path / "other.safetensors")
     with pytest.raises(KeepADError, match="was trained on other weights"):
         load(weights=tmp_path / "other.safetensors", say=lambda _: None)
+
+
+def model_bytes(detector: Detector) -> int:
+    """Bytes of the parameters of a detector, its backbone included."""
+    assert isinstance(detector.network, Network)
+    return sum(parameter.nbytes for parameter in detector.network.parameters())
 
 
 @pytest.mark.weights
@@ -103,9 +113,9 @@ def test_the_bundled_default_loads_and_says_where_it_comes_from() -> None:
     assert model.point.name == "prune70"
     assert model.provenance["data"][0]["licence"]
     assert model.provenance["command"]
-    path = bundled_checkpoints()["default"]
-    assert path.stat().st_size < 4e6
-    assert set(read_checkpoint(path)[1]) == set(trained_tensors(load_network("default", device="cpu")))
+    path = resolve_checkpoint(None)
+    assert path.stat().st_size < 0.1 * model_bytes(model), "the backbone is not in it"
+    assert set(read_checkpoint(path)[1]) == set(trained_tensors(load_network(device="cpu")))
 
 
 def test_an_unusable_device_is_refused() -> None:
@@ -143,4 +153,4 @@ def test_a_checkpoint_of_format_2_is_read_under_the_present_names(
 def test_without_torch_a_checkpoint_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keepad.loading.find_spec", lambda name: None)
     with pytest.raises(KeepADError, match=r"needs torch: pip install 'keepad\[torch\]'"):
-        load("default")
+        load()

@@ -12,7 +12,9 @@ from PIL import Image
 from keepad.arrays import Array
 from keepad.demo import DemoImage, defects, demo_images, write_demo_images
 from keepad.demo.defects import Painted
+from keepad.demo.products import SIZE
 from keepad.errors import KeepADError
+from keepad.metrics import defect_tokens
 
 PRODUCTS = ("gravel", "fabric", "ceramic", "metal")
 PAINTERS = ("stain", "rust", "crack", "scratch", "chip", "dent", "thread", "washer", "tear", "ink")
@@ -48,8 +50,8 @@ def test_four_products_with_clean_and_defective_images(images: list[DemoImage]) 
 def test_sizes_and_types(images: list[DemoImage]) -> None:
     for image in images:
         assert image.image.mode == "RGB"
-        assert image.image.size == (518, 518)
-        assert image.mask.shape == (518, 518)
+        assert image.image.size == (SIZE, SIZE)
+        assert image.mask.shape == (SIZE, SIZE)
         assert image.mask.dtype == bool
 
 
@@ -84,8 +86,8 @@ def test_the_defect_is_visible_inside_of_the_mask(images: list[DemoImage], clean
 def test_defects_cover_from_a_few_patches_to_a_medium_size(images: list[DemoImage]) -> None:
     for image in images:
         if image.defect != "good":
-            patches = image.mask.reshape(37, 14, 37, 14).any(axis=(1, 3)).sum()
-            assert 4 <= patches <= 140, f"{image.name}: {patches} of 1369 patches"
+            patches = defect_tokens(image.mask, (SIZE // 14, SIZE // 14)).sum()
+            assert 4 <= patches <= 140, f"{image.name}: {patches} patches of 14 pixels"
             across = max(np.ptp(axis) for axis in image.mask.nonzero())
             assert 40 <= across <= 115, f"{image.name}: {across} pixels across"
 

@@ -19,6 +19,7 @@ from keepad.errors import ImageError, KeepADError
 from keepad.network import Network
 from keepad.prediction import Prediction
 from keepad.presets import POINTS, LogitScale, OperatingPoint, operating_point
+from predictions import FIELDS
 
 
 def pictures(count: int, seed: int = 0) -> list[Image.Image]:
@@ -222,17 +223,7 @@ def test_a_prediction_speaks_json(model: Detector) -> None:
     import json
 
     row = json.loads(json.dumps(model(pictures(1)[0]).to_dict()))
-    assert set(row) == {
-        "path",
-        "pred_score",
-        "pred_label",
-        "keep_pixels",
-        "keep_shallow",
-        "keep_final",
-        "evidence",
-        "seconds",
-        "point",
-    }
+    assert set(row) == FIELDS
 
 
 @pytest.mark.weights

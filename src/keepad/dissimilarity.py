@@ -61,13 +61,9 @@ def dissimilarity_to_landmarks(
 ) -> Tensor:
     """Dissimilarity to the landmarks alone, one patch in nine, at a ninth of the cost, (n, C) -> (m,).
 
-    0 where no landmark is alive outside the window.
+    0 where no landmark is alive outside the window. Other arguments are those of `dissimilarity`.
 
     Args:
-        features: (n, C) live tokens of one image.
-        index: (m,) grid indices of the live cells, ascending.
-        grid: Rows and columns of the whole grid.
-        merge: Which token each cell uses; None if each has its own.
         landmarks: Positions of the landmarks among the cells; computed here if None.
     """
     if landmarks is not None:

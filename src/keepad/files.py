@@ -36,6 +36,12 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file as a whole, or raise an OSError; see `replacing`."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 def writable_folder(path: Path) -> Path:
     """The folder, created if missing and checked to be writable.
 

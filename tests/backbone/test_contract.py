@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from keepad.backbone import BACKBONES, Backbone, BackboneSpec, build_backbone, s
 from keepad.errors import KeepADError
 from keepad.presets import POINTS, DeepBudget, Placement, ShallowBudget
 from keepad.tokens import Tokens
-from random_weights import lively
+from random_weights import short_backbone
 
 # Beyond the named ones: no LayerScale, absolute + rotary + SwiGLU, learned per-head rotary, pooled without CLS.
 OTHERS = (
@@ -32,11 +31,7 @@ GRID = (3, 5)
 @pytest.fixture(scope="module", params=[*BACKBONES, *OTHERS])
 def backbone(request: pytest.FixtureRequest) -> Backbone:
     """A small model of the family: six blocks, two heads."""
-    spec = spec_of(request.param)
-    torch.manual_seed(5)
-    small: dict[str, Any] = {"depth": 6, "embed_dim": 128, "num_heads": 2}
-    vit = timm.create_model(spec.architecture, num_classes=0, dynamic_img_size=True, **small)
-    return lively(Backbone(vit, name=spec.name, mean=spec.mean, std=spec.std, antialias=spec.antialias))
+    return short_backbone(request.param, 6, embed_dim=128, num_heads=2)[0]
 
 
 @pytest.mark.parametrize("spec", BACKBONES.values(), ids=BACKBONES)
@@ -64,7 +59,8 @@ def tokens(backbone: Backbone, images: torch.Tensor) -> Tokens:
 @torch.inference_mode()
 def test_all_tokens_give_timms_features(backbone: Backbone, images: torch.Tensor, tokens: Tokens) -> None:
     if not backbone.antialias:  # timm resamples positions with antialiasing; at the native size nothing is resampled
-        images = torch.rand(1, 3, 518, 518, generator=torch.Generator().manual_seed(1))
+        native: tuple[int, int] = backbone.vit.patch_embed.img_size
+        images = torch.rand(1, 3, *native, generator=torch.Generator().manual_seed(1))
         tokens = backbone.embed(images)
     mean, std = torch.tensor(backbone.mean).view(3, 1, 1), torch.tensor(backbone.std).view(3, 1, 1)
     expected = backbone.vit.forward_features((images - mean) / std)

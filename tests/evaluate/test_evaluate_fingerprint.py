@@ -18,8 +18,12 @@ PACKAGE = Path(keepad.__file__).parent
 
 @pytest.fixture
 def package(tmp_path):
-    """A copy of the package's code that a test may change."""
-    return shutil.copytree(PACKAGE, tmp_path / "keepad", ignore=lambda *_: {"__pycache__", "checkpoints", "assets"})
+    """The files of the package, with one line of code in each, which a test may change."""
+    for file in PACKAGE.rglob("*.py"):
+        copy = tmp_path / "keepad" / file.relative_to(PACKAGE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text('"""A docstring."""\n\nVALUE = 1\n')
+    return tmp_path / "keepad"
 
 
 def digest_of(package):
@@ -27,27 +31,32 @@ def digest_of(package):
     return code_digest(package)
 
 
+def test_the_code_counts_and_not_the_folder_it_is_in(tmp_path):
+    copy = shutil.copytree(PACKAGE, tmp_path / "keepad", ignore=lambda *_: {"__pycache__", "checkpoints", "assets"})
+    assert digest_of(copy) == digest_of(PACKAGE)
+
+
 @pytest.mark.parametrize("name", MEASURED_BY)
 def test_every_module_that_measures_is_there_and_counts(package, name):
-    before = digest_of(package)
-    assert before == digest_of(PACKAGE)
-    folder = package / name
+    before, folder = digest_of(package), package / name
     file = max(folder.rglob("*.py")) if folder.is_dir() else folder.with_suffix(".py")
-    file.write_text(file.read_text() + "\nNEW = 1\n")
+    file.write_text(file.read_text() + "NEW = 1\n")
     assert digest_of(package) != before
 
 
 @pytest.mark.parametrize("name", ["cli/evaluate.py", "output/drawing.py", "evaluate/markdown.py", "console.py"])
 def test_what_only_shows_numbers_does_not_count(package, name):
-    before = digest_of(package)
-    (package / name).write_text("NEW = 1\n")
+    before, file = digest_of(package), package / name
+    file.write_text(file.read_text() + "NEW = 1\n")
     assert digest_of(package) == before
 
 
 def test_comments_docstrings_and_layout_do_not_count(package):
     before, file = digest_of(package), package / "scoring.py"
-    file.write_text('"""Another docstring."""\n' + file.read_text().split('"""', 2)[2] + "\n# A comment.\n\n")
+    file.write_text('"""Another docstring."""\nVALUE   =   1  # a comment\n\n')
     assert digest_of(package) == before
+    file.write_text('"""Another docstring."""\nVALUE = 2\n')
+    assert digest_of(package) != before
 
 
 def test_state_of_other_code_is_refused(detector, dataset, tmp_path, monkeypatch):

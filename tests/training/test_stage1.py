@@ -178,6 +178,16 @@ def test_a_single_class_reports_optimistic_validation(data: Path, weights: Path,
     assert any("single class" in line and "optimistic" in line for line in messages)
 
 
+def test_a_single_class_of_too_few_images_to_hold_one_out_is_refused(
+    data: Path, weights: Path, cache: Path, tmp_path: Path
+) -> None:
+    dots = read_dataset(data).select(classes=["dots"])
+    few = replace(dots, samples=(*dots.samples[:4], *dots.samples[-4:]))
+    assert [sample.label for sample in few.samples].count(1) == 4
+    with pytest.raises(KeepADError, match="no image can be held out for validation"):
+        train(plan_of(few, tmp_path / "one.safetensors", weights, cache))
+
+
 def test_some_images_without_masks_train_the_cls_pathway_only(
     data: Path, weights: Path, cache: Path, tmp_path: Path
 ) -> None:

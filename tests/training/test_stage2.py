@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,19 @@ def test_a_detector_of_other_weights_is_refused(
     other.write_bytes(content)
     with pytest.raises(KeepADError, match="other weights"):
         train(plan_of(detector, data, other, cache, tmp_path / "out.safetensors"))
+
+
+@pytest.mark.parametrize("fewer", [{0: 4, 1: 4}, {0: 5, 1: 4}])
+def test_a_source_of_which_no_defect_can_be_held_out_is_refused_at_once(
+    fewer: dict[int, int], data: Path, weights: Path, cache: Path, tmp_path: Path
+) -> None:
+    plan = plan_of(tmp_path / "missing.safetensors", data, weights, cache, tmp_path / "out.safetensors")
+    groups = groupby(plan.samples, key=lambda sample: (sample.cls, sample.label))
+    samples = [sample for (_, label), group in groups for sample in list(group)[: fewer[label]]]
+    with pytest.raises(KeepADError, match="every 5th anomalous image of a class is held out, and the source has no"):
+        train(replace(plan, samples=samples))
+    with pytest.raises(KeepADError, match="does not exist"):  # with the fifth image, the detector is looked for
+        train(plan)
 
 
 def test_the_published_recipe_is_the_published_one() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keepad.backbone.registry import BACKBONES, DEFAULT_BACKBONE, BackboneSpec
+from keepad.lazy import lazy_names
 
 if TYPE_CHECKING:
     from keepad.backbone.building import build_backbone, load_backbone, spec_of
@@ -21,8 +21,4 @@ _MODULES = {
     "spec_of": "keepad.backbone.building",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'keepad.backbone' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__ = lazy_names(__name__, _MODULES)

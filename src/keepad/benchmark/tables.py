@@ -20,7 +20,7 @@ from keepad.benchmark.records import Record
 from keepad.benchmark.schedule import TURN
 from keepad.console import command_line
 from keepad.errors import KeepADError
-from keepad.files import replacing
+from keepad.files import replace_text
 from keepad.inference import Stages
 
 _SETTING = ("backbone", "batch", "threads", "dtype", "engine")
@@ -139,7 +139,6 @@ def write_report(path: str | Path, records: Sequence[Record], settings: dict[str
 
 def _write(path: Path, text: str) -> None:
     try:
-        with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+        replace_text(path, text)
     except OSError as error:
         raise KeepADError(f"{path} could not be written: {error.strerror}; choose another path.") from error

@@ -19,7 +19,7 @@ from keepad.detector import Network as AnyNetwork
 from keepad.engines.export import exported, verify
 from keepad.engines.network import EngineNetwork, open_network
 from keepad.errors import KeepADError
-from keepad.files import replacing
+from keepad.files import replace_text
 from keepad.images import spread, to_input
 from keepad.network import Network
 from keepad.presets import POINTS
@@ -68,8 +68,7 @@ def _measured(network: Network, engine: EngineNetwork, folder: Path, say: Say) -
     images = [demo.image for demo in spread(demo_images(), _IMAGES)]
     verify(network, engine, images, [POINTS[name] for name in _POINTS])
     times = _times({"torch": network, "openvino": engine}, [to_input(i, network.image_size)[None] for i in images])
-    with replacing(file) as partial:
-        partial.write_text(json.dumps({"machine": machine, "ms": times}, indent=1), encoding="utf-8")
+    replace_text(file, json.dumps({"machine": machine, "ms": times}, indent=1))
     return times
 
 

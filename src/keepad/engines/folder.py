@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keepad.errors import KeepADError
-from keepad.files import replacing
+from keepad.files import replace_text
 from keepad.presets import Calibration, Placement, with_tuples
 
 DESCRIPTION = "engine.json"
@@ -65,8 +65,7 @@ def is_exported(path: str | Path | None) -> bool:
 
 def write_description(folder: Path, info: EngineInfo) -> None:
     """Write the description; last of all, so that a folder that has one is complete."""
-    with replacing(folder / DESCRIPTION) as partial:
-        partial.write_text(json.dumps({"format": FORMAT, **asdict(info)}, indent=1) + "\n", encoding="utf-8")
+    replace_text(folder / DESCRIPTION, json.dumps({"format": FORMAT, **asdict(info)}, indent=1) + "\n")
 
 
 def read_description(folder: Path) -> EngineInfo:

@@ -16,7 +16,7 @@ from keepad.errors import KeepADError
 from keepad.evaluate.results import Results
 from keepad.evaluate.state import Row, key_of
 from keepad.evaluate.variants import Variant
-from keepad.files import replacing
+from keepad.files import replace_text
 
 _PER_KIND = 3  # images shown of each kind
 _WIDTH, _MASK_WIDTH, _QUALITY = 1100, 340, 82
@@ -47,8 +47,7 @@ def write_cases(detector: Detector, dataset: Dataset, results: Results) -> Path:
     page = "".join(_page(detector, samples, results, _last_pruned(results)))
     path = results.out / "cases.html"
     try:
-        with replacing(path) as partial:
-            partial.write_text(page, encoding="utf-8")
+        replace_text(path, page)
     except OSError as error:
         raise KeepADError(
             f"{path} cannot be written: {error.strerror or error}; make room or choose another folder."

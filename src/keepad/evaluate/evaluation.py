@@ -34,7 +34,7 @@ from keepad.evaluate.results import (
 from keepad.evaluate.selection import groups_of, seen_suites
 from keepad.evaluate.state import ClassState, Row, key_of, open_folder
 from keepad.evaluate.variants import Variant, VariantLike, View, as_variants, passes_of
-from keepad.files import replacing
+from keepad.files import replace_text
 from keepad.images import read_image, to_input
 from keepad.inference import Inference
 from keepad.metrics import defect_tokens
@@ -116,10 +116,8 @@ def evaluate(
             **_numbers(outcomes, [variant.name for variant in listed], options.reference),
             "errors": run.errors,
         }
-        with replacing(out / "results.json") as partial:
-            partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        with replacing(out / "results.md") as partial:
-            partial.write_text(to_markdown(content), encoding="utf-8")
+        replace_text(out / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+        replace_text(out / "results.md", to_markdown(content))
     except OSError as error:
         raise KeepADError(
             f"writing to {out} failed: {error.strerror or error}; finished images are kept, and the same "

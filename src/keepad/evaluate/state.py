@@ -20,7 +20,7 @@ import numpy as np
 
 from keepad.data import Sample
 from keepad.errors import KeepADError
-from keepad.files import replacing
+from keepad.files import replace_text, replacing
 from keepad.metrics import PixelMetrics
 
 Row = dict[str, Any]
@@ -59,8 +59,7 @@ def open_folder(folder: Path, fingerprint: dict[str, Any], *, fresh: bool) -> No
     except ValueError:
         stored = {}
     if stored is None:
-        with replacing(file) as partial:
-            partial.write_text(json.dumps(fingerprint, indent=1), encoding="utf-8")
+        replace_text(file, json.dumps(fingerprint, indent=1))
         return
     differs = [called for name, called in _CALLED.items() if stored.get(name) != fingerprint[name]]
     if differs:

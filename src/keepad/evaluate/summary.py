@@ -14,7 +14,7 @@ from typing import Any
 from keepad.errors import KeepADError
 from keepad.evaluate.markdown import DAGGER, NOTHING, number, table, with_bounds, with_delta
 from keepad.evaluate.results import Results, add_deltas, average, mean
-from keepad.files import replacing
+from keepad.files import replace_text
 
 COLUMNS = ("point", "I-AUROC (Δ)", "P-AUROC (Δ)", "PRO", "DTR final", "CMR final", "keep pixels", "keep final")
 
@@ -71,10 +71,8 @@ def write_summary(results: Mapping[str, Results], out: Path) -> dict[str, Any]:
     """The summary of evaluations by model, also as summary.json and summary.md in `out`."""
     content = summarise({name: result.content for name, result in results.items()})
     try:
-        with replacing(out / "summary.json") as partial:
-            partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        with replacing(out / "summary.md") as partial:
-            partial.write_text(to_markdown(content), encoding="utf-8")
+        replace_text(out / "summary.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+        replace_text(out / "summary.md", to_markdown(content))
     except OSError as error:
         raise KeepADError(
             f"{out} cannot be written: {error.strerror or error}; make room or choose another folder."

@@ -19,7 +19,7 @@ from keepad.benchmark.flops import BackboneShape, backbone_flops, shape_of
 from keepad.console import command_line, progress
 from keepad.data import Sample, load_mask, read_dataset
 from keepad.evaluate.markdown import table
-from keepad.files import replacing
+from keepad.files import replace_text
 from keepad.images import read_image, to_input
 from keepad.metrics import Survival, defect_tokens
 from keepad.presets import PIXELS, PixelBudget
@@ -101,8 +101,7 @@ def main() -> None:
         if any(sample.mask for sample in samples):
             rows = budget_rows(samples, network_input, suite)
             blocks += [f"## {suite}, {len(samples)} images", table(COLUMNS, rows)]
-    with replacing(args.out) as partial:
-        partial.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    replace_text(args.out, "\n\n".join(blocks) + "\n")
 
 
 if __name__ == "__main__":

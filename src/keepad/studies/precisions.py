@@ -17,7 +17,7 @@ from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.evaluate import Results, Variant, View, evaluate, write_summary
 from keepad.evaluate.markdown import table, with_delta
-from keepad.files import replacing
+from keepad.files import replace_text
 from keepad.loading import load
 from keepad.presets import OperatingPoint, operating_point
 from keepad.studies.command import directions, run_study, study_options, study_parser
@@ -119,8 +119,7 @@ def main() -> None:
             direction.detector, direction.dataset, variants, args.out / direction.name, options
         )
     summary = write_summary(results, args.out)
-    with replacing(args.out / "changes.md") as partial:
-        partial.write_text(to_markdown(summary), encoding="utf-8")
+    replace_text(args.out / "changes.md", to_markdown(summary))
 
 
 if __name__ == "__main__":

@@ -140,6 +140,19 @@ def check_source(samples: Sequence[Sample], *, say: Say) -> None:
         )
 
 
+def check_held_out(samples: Sequence[Sample]) -> None:
+    """Refuse a source whose held-out images show no defect; the epochs of stage 2 are compared by defects lost.
+
+    Raises:
+        KeepADError: No anomalous image with a mask is held out.
+    """
+    if not any(out and sample.mask is not None for sample, out in zip(samples, _held_out(samples), strict=True)):
+        raise KeepADError(
+            f"the routers cannot be validated: every {_HOLD_OUT}th anomalous image of a class is held out, and the "
+            "source has no such image with a mask; add anomalous images with masks to its classes."
+        )
+
+
 def prepare_source(
     plan: TrainingPlan,
     cache: FeatureCache,
@@ -260,17 +273,32 @@ def folds_of(source: Source, validation: str) -> Tensor:
     Args:
         source: The images.
         validation: "images" or "products".
+
+    Raises:
+        KeepADError: There are too few images to hold one out.
     """
     if validation == "products" and len(set(source.classes)) > 1:
         suites = {suite for suite, _ in source.classes}
         products = [name if len(suites) < _FEW_SUITES else name[:1] for name in source.classes]
         names = sorted(set(products))
         return torch.tensor([names.index(product) for product in products])
-    folds, seen = [], Counter[tuple[tuple[str, str], int]]()
-    for name, image in zip(source.classes, source.images, strict=True):
-        seen[name, image.label] += 1
-        folds.append(0 if seen[name, image.label] % _HOLD_OUT == 0 else -1)
-    return torch.tensor(folds)
+    held_out = _held_out(source.samples)
+    if not any(held_out):
+        raise KeepADError(
+            f"no image can be held out for validation: no class of the source has {_HOLD_OUT} normal or {_HOLD_OUT} "
+            "anomalous images; add images to its classes."
+        )
+    return torch.tensor([0 if out else -1 for out in held_out])
+
+
+def _held_out(samples: Sequence[Sample]) -> list[bool]:
+    """Whether validation by images holds each image out: every fifth of a class and label."""
+    held_out, seen = [], Counter[tuple[str, str, int]]()
+    for sample in samples:
+        group = (sample.suite, sample.cls, sample.label)
+        seen[group] += 1
+        held_out.append(seen[group] % _HOLD_OUT == 0)
+    return held_out
 
 
 def balanced(source: Source, indices: Sequence[int], count: int | None) -> list[int]:

@@ -16,7 +16,7 @@ from keepad.console import Progress, Say
 from keepad.head import PrototypeHead
 from keepad.network import Network, trained_tensors
 from keepad.routing.selectors import DeepSelector, ShallowSelector
-from keepad.training.dataset import Source, check_source, folds_of, prepare_source
+from keepad.training.dataset import Source, check_held_out, check_source, folds_of, prepare_source
 from keepad.training.feature_cache import FeatureCache
 from keepad.training.head_bank import head_from
 from keepad.training.model_card import write_model_card
@@ -41,6 +41,7 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
     """
     started = time.perf_counter()
     check_source(plan.samples, say=say)
+    check_held_out(plan.samples)
     info, tensors = read_checkpoint(plan.detector)
     backbone, origin = backbone_of(info, file=plan.weights, source=plan.detector.name, say=say)
     placement = info.placement

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from keepad.arrays import Array
 from keepad.assembly import with_fresh_parts
-from keepad.backbone import build_backbone
 from keepad.engines.export.feeds import Feed, segment_feeds
 from keepad.engines.export.folding import folded
 from keepad.engines.export.gptq import gptq, quantise_weights, rotate_tokens
 from keepad.engines.export.segments import segments_of
 from keepad.errors import KeepADError
 from keepad.network import Network
-from random_weights import lively
+from random_weights import short_backbone
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,7 @@ def images() -> list[Array]:
 @pytest.fixture
 def network() -> Network:
     """A folded network with LayerScale, a CLS token and an outlier channel."""
-    backbone, spec = build_backbone("vit_small_patch14_dinov2", seed=1)
-    lively(backbone)
+    backbone, spec = short_backbone("vit_small_patch14_dinov2", 5)
     with torch.no_grad():
         backbone.vit.patch_embed.proj.bias[7] += 30
         for module in backbone.modules():  # untrained norms and scales are the identity
@@ -79,7 +77,7 @@ def _peak(network: Network, images: list[Array], rotation: Tensor | None = None)
 
 
 def test_a_network_with_a_norm_before_its_blocks_is_not_rotated() -> None:
-    backbone, spec = build_backbone("vit_base_patch16_clip_quickgelu_224", seed=1)
+    backbone, spec = short_backbone("vit_base_patch16_clip_quickgelu_224", 5)
     network = folded(with_fresh_parts(backbone, spec, seed=2, image_size=(64, 96)))
     before = {name: value.clone() for name, value in network.state_dict().items()}
     assert rotate_tokens(network) is None

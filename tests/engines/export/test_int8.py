@@ -15,6 +15,7 @@ from keepad.arrays import Array
 from keepad.assembly import untrained
 from keepad.engines.export.feeds import Feed, segment_feeds
 from keepad.engines.export.folding import folded
+from keepad.engines.export.graphs import quiet, read_model, write_graph
 from keepad.engines.export.int8 import (
     TOLERANCES,
     first_outputs,
@@ -25,7 +26,6 @@ from keepad.engines.export.int8 import (
     relative_error,
 )
 from keepad.engines.export.segments import segments_of
-from keepad.engines.export.writing import _read, _to_onnx
 
 Middle: TypeAlias = tuple[Path, list[Feed]]
 
@@ -41,7 +41,8 @@ def middle(tmp_path_factory: pytest.TempPathFactory) -> Middle:
     random = np.random.default_rng(0)
     images = [random.integers(0, 256, (*network.image_size, 3), dtype=np.uint8) for _ in range(4)]
     graph = tmp_path_factory.mktemp("graph") / "middle.onnx"
-    _to_onnx(segments_of(network)["middle"], graph)
+    with quiet():
+        write_graph(segments_of(network)["middle"], graph)
     return graph, segment_feeds(network, images)["middle"]
 
 
@@ -50,19 +51,18 @@ def test_the_most_sensitive_layer_stays_in_floats_and_lowers_the_error(
 ) -> None:
     graph, feeds = middle
 
-    def read(engine: str) -> Any:
-        return _read(graph, engine)
+    exact = read_model(graph, "openvino")
 
     def reference(feed: Feed) -> Array:
-        return first_outputs(read("openvino"), [feed])[0]
+        return first_outputs(exact, [feed])[0]
 
-    expected = [reference(feed) for feed in feeds]
+    expected = first_outputs(exact, feeds)
     monkeypatch.setitem(TOLERANCES, "middle", float("inf"))
-    all_quantised, sensitive = quantise_segment(graph, feeds, read, "openvino", reference)
+    all_quantised, sensitive = quantise_segment(graph, feeds, "openvino", reference)
     assert sensitive == []
     error = relative_error(expected, first_outputs(all_quantised, feeds))
     monkeypatch.setitem(TOLERANCES, "middle", 0.7 * error)
-    some_quantised, sensitive = quantise_segment(graph, feeds, read, "openvino", reference)
+    some_quantised, sensitive = quantise_segment(graph, feeds, "openvino", reference)
     assert sensitive[0] in ("blocks.3.fc1", "blocks.3.fc2")
     assert 0 < relative_error(expected, first_outputs(some_quantised, feeds)) < 0.9 * error
     names = linear_layers(graph)[sensitive[0]]

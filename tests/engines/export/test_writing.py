@@ -37,18 +37,18 @@ def test_a_grid_too_small_to_export_is_refused(tiny: Network, tmp_path: Path) ->
 
 
 def test_int8_stays_close_and_leaves_decisions_in_floating_point(
-    tiny: Network, image_folder: Path, tmp_path: Path
+    short: Network, image_folder: Path, tmp_path: Path
 ) -> None:
     paths = sorted(image_folder.iterdir())
     lines: list[str] = []
-    folder = export(tiny, tmp_path / "int8", engine="onnx", precision="int8", images=paths, say=lines.append)
+    folder = export(short, tmp_path / "int8", engine="onnx", precision="int8", images=paths, say=lines.append)
     network = open_network(folder)
     assert network.info.floating == ()
     cosines = [float(line.split()[-1]) for line in lines if "cosine of int8 to float" in line]
-    assert len(cosines) == len(segments_of(tiny)) - 1  # scores stay in single precision
+    assert len(cosines) == len(segments_of(short)) - 1  # scores stay in single precision
     assert min(cosines) >= 0.99  # how close depends on the integer instructions of the CPU
     assert network.runs_on == "onnx int8 on the CPU"
-    (dense,) = verify(tiny, network, paths, [POINTS["dense"]])
+    (dense,) = verify(short, network, paths, [POINTS["dense"]])
     assert 0 < dense.score < 0.05  # other numbers than in floating point, but the same decision
     scores = onnx.load(str(folder / "scores.onnx")).graph
     assert not any(node.op_type == "DequantizeLinear" for node in scores.node)

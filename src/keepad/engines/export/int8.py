@@ -12,6 +12,7 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.engines.export.feeds import Feed
 from keepad.engines.export.gptq import UINT8_INPUT_LEVELS
+from keepad.engines.export.graphs import read_model
 from keepad.engines.sessions import available_threads
 
 _SCOPES = "pkg.torch.onnx.name_scopes"  # metadata in which torch stores the modules of a node
@@ -28,7 +29,6 @@ LinearLayers: TypeAlias = dict[str, list[str]]  # layer -> names of its MatMul n
 def quantise_segment(
     graph: Path,
     feeds: Sequence[Feed],
-    read: Callable[[str], Any],
     engine: str,
     reference: Callable[[Feed], Array],
 ) -> tuple[Any, list[str]]:
@@ -37,14 +37,13 @@ def quantise_segment(
     Args:
         graph: File of the graph, named after its segment; its weights are on 8-bit levels already, see `gptq`.
         feeds: Calibration inputs of the segment.
-        read: Reads the graph as the model of an engine.
         engine: Engine of the result, "openvino" or "onnx".
         reference: The exact first output of the segment.
     """
     layers = linear_layers(graph)
-    sensitive = _sensitive_layers(graph, feeds, read("openvino"), layers, reference)
+    sensitive = _sensitive_layers(graph, feeds, read_model(graph, "openvino"), layers, reference)
     floating = [name for layer in sensitive for name in layers[layer]]
-    model = _quantised(graph, feeds, read(engine), floating, _parameters(engine))
+    model = _quantised(graph, feeds, read_model(graph, engine), floating, _parameters(engine))
     if engine == "openvino":
         quantise_uint8_products(model)
     return model, sensitive

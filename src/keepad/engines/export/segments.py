@@ -120,16 +120,21 @@ class Late(Segment):
     inputs = ("tokens", "index", "cells", "token", "size", "entry")
     outputs = ("responses", "cls")
 
+    @property
+    def layers(self) -> int:
+        """Number of head layers that respond."""
+        return sum(layer <= self.last for layer in self.network.placement.head_layers)
+
     def __init__(self, network: Network, last: int) -> None:
         super().__init__(network)
-        self._last = last
+        self.last = last
 
     def forward(
         self, x: Tensor, index: Tensor, cells: Tensor, token: Tensor, size: Tensor, entry: Tensor
     ) -> tuple[Tensor, Tensor]:
         """(layers, m) responses of the cells and (layers,) of the CLS token."""
         tokens = self.tokens(x, index, Merge(cells, token, size), entry)
-        responses = self.network.respond(tokens, self._last)
+        responses = self.network.respond(tokens, self.last)
         return torch.stack([own for (own,) in responses.patch.values()]), torch.cat(list(responses.cls.values()))
 
 

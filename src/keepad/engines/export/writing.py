@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from keepad.arrays import Array
 from keepad.console import Say
@@ -21,8 +16,9 @@ from keepad.detector import ImageSource
 from keepad.engines.export.feeds import Feed, describe, segment_feeds
 from keepad.engines.export.folding import folded
 from keepad.engines.export.gptq import quantise_weights, rotate_tokens
+from keepad.engines.export.graphs import quiet, read_model, write_graphs, write_model
 from keepad.engines.export.int8 import quantise_segment
-from keepad.engines.export.segments import Early, Scores, Segment, segments_of
+from keepad.engines.export.segments import Segment, segments_of
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, digest_of_file, write_description
 from keepad.engines.network import SCORES
 from keepad.engines.sessions import open_session
@@ -85,16 +81,20 @@ def export(
         written = quantise_weights(exact, lambda: segment_feeds(exact, images, rotation)["early"])
         feeds = segment_feeds(exact, images, rotation)
     references = segments_of(exact, rotation)
-    files: list[str] = []
     floating: list[str] = []
-    for name, segment in segments_of(written, rotation).items():
-        say(f"{name}: to {engine}")
-        kind = "fp32" if name == SCORES else precision
-        target = _Target(out / f"{name}{SUFFIXES[engine]}", engine, kind, feeds.get(name, []), say)
-        floating += _write_segment(segment, references[name], target)
-        files += sorted(path.name for path in out.glob(f"{name}.*"))
+    try:
+        with quiet(), tempfile.TemporaryDirectory() as folder:
+            for name, graph in write_graphs(segments_of(written, rotation), Path(folder), say).items():
+                kind = "fp32" if name == SCORES else precision
+                target = _Target(out / f"{name}{SUFFIXES[engine]}", engine, kind, feeds.get(name, []), say)
+                floating += _convert(graph, references[name], target)
+    except OSError as error:
+        raise KeepADError(f"{out} could not be written: {error.strerror or error}.") from error
+    except ImportError as error:
+        raise KeepADError(f"{error.name} is not installed; `pip install keepad[export]` brings it.") from error
+    files = sorted(path for name in references for path in out.glob(f"{name}.*"))
+    digests = {path.name: digest_of_file(path) for path in files}
     info = describe(network, engine, precision)
-    digests = {name: digest_of_file(out / name) for name in dict.fromkeys(files)}
     write_description(out, replace(info, floating=tuple(floating), files=digests))
     return out
 
@@ -109,103 +109,19 @@ def check_request(engine: str, precision: str, images: Sequence[ImageSource]) ->
         raise KeepADError("int8 needs source images to choose its scales by; name some with --calibrate.")
 
 
-def _write_segment(segment: Segment, reference: Segment, target: _Target) -> list[str]:
-    """Write the engine's file of a segment; the layers that stayed in floating point although int8 was asked for."""
-    with tempfile.TemporaryDirectory() as folder:
-        graph = Path(folder) / f"{target.path.stem}.onnx"
-        try:
-            with _quiet(), _without_telemetry():
-                _to_onnx(segment, graph)
-                return _convert(graph, reference, target)
-        except OSError as error:
-            raise KeepADError(f"{target.path.parent} could not be written: {error.strerror or error}.") from error
-        except ImportError as error:
-            raise KeepADError(f"{error.name} is not installed; `pip install keepad[export]` brings it.") from error
-
-
-def _to_onnx(segment: Segment, path: Path) -> None:
-    """The segment as an ONNX graph for any number of tokens."""
-    import onnxscript  # noqa: F401 - torch needs it; without it, torch's own message is long
-
-    example = _example(segment)
-    with torch.no_grad():
-        torch.onnx.export(
-            segment.eval(),
-            example,
-            str(path),
-            dynamo=True,
-            input_names=list(segment.inputs),
-            output_names=list(segment.outputs),
-            dynamic_shapes=tuple({0: torch.export.Dim.AUTO} for _ in example),
-            external_data=False,
-            verbose=False,
-        )
-
-
-def _example(segment: Segment) -> tuple[Tensor, ...]:
-    """Inputs for tracing; their number of tokens equals no size of the network, so none becomes a constant."""
-    network, generator = segment.network, torch.Generator().manual_seed(0)
-    cells = network.grid[0] * network.grid[1]
-    live = cells if isinstance(segment, Early | Scores) else cells - 3
-    count = cells - 5  # fewer tokens than cells, so that some are shared
-    token = torch.arange(live).clamp(max=count - 1)
-    width = 3 * network.patch[0] * network.patch[1]
-    inputs = {
-        "patches": torch.randint(0, 256, (count, width), generator=generator, dtype=torch.uint8),
-        "tokens": torch.randn(count + network.backbone.prefix, network.backbone.width, generator=generator),
-        "index": torch.arange(count),
-        "cells": torch.arange(live),
-        "token": token,
-        "size": torch.bincount(token).float(),
-        "entry": torch.rand(live, generator=generator),
-    }
-    return tuple(inputs[name] for name in segment.inputs)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the logs of torch.export and onnxscript."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-@contextmanager
-def _without_telemetry() -> Iterator[None]:
-    """Decline the usage reports that OpenVINO's converter and NNCF would send over the network."""
-    try:
-        from openvino_telemetry.utils import opt_in_checker
-    except ImportError:
-        yield
-        return
-    check = opt_in_checker.OptInChecker.check
-    opt_in_checker.OptInChecker.check = lambda *_, **__: opt_in_checker.ConsentCheckResult.DECLINED
-    try:
-        yield
-    finally:
-        opt_in_checker.OptInChecker.check = check
-
-
 def _convert(graph: Path, reference: Segment, target: _Target) -> list[str]:
     """Write the engine's file of an ONNX graph; the layers that stayed in floating point."""
     name, engine, say = target.path.stem, target.engine, target.say
     if target.precision != "int8":
-        _write(_read(graph, engine), target.path, engine)
+        write_model(read_model(graph, engine), target.path, engine)
         return []
 
     @torch.no_grad()
     def exact(feed: Feed) -> list[Array]:
         return [output.numpy() for output in reference(*(torch.from_numpy(feed[name]) for name in reference.inputs))]
 
-    model, kept = quantise_segment(
-        graph, target.feeds, lambda kind: _read(graph, kind), engine, lambda feed: exact(feed)[0]
-    )
-    _write(model, target.path, engine)
+    model, kept = quantise_segment(graph, target.feeds, engine, lambda feed: exact(feed)[0])
+    write_model(model, target.path, engine)
     if kept:
         say(f"{name}: {', '.join(kept)} stay in floating point, where int8 would err too much")
     cosine = _lowest_cosine(exact, target)
@@ -213,30 +129,8 @@ def _convert(graph: Path, reference: Segment, target: _Target) -> list[str]:
     if cosine >= _LOWEST_COSINE:
         return [f"{name} {layer}" for layer in kept]
     say(f"{name}: stays in floating point, where int8 would err too much")
-    _write(_read(graph, engine), target.path, engine)
+    write_model(read_model(graph, engine), target.path, engine)
     return [name]
-
-
-def _read(graph: Path, engine: str) -> Any:
-    """An ONNX graph as the engine's own model."""
-    if engine == "onnx":
-        import onnx
-
-        return onnx.load(str(graph))
-    import openvino
-
-    return openvino.convert_model(str(graph))
-
-
-def _write(model: Any, target: Path, engine: str) -> None:
-    if engine == "onnx":
-        import onnx
-
-        onnx.save(model, str(target))
-    else:
-        import openvino
-
-        openvino.save_model(model, str(target), compress_to_fp16=False)
 
 
 def _lowest_cosine(exact: Callable[[Feed], list[Array]], target: _Target) -> float:
