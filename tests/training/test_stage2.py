@@ -21,6 +21,7 @@ from keepad.console import Say, progress
 from keepad.data import read_dataset
 from keepad.errors import KeepADError
 from keepad.loading import load
+from keepad.presets import Calibration
 from keepad.training.plan import DetectorPlan, RouterPlan
 from keepad.training.recipe import RECIPES, ROUTER_RECIPES, RouterRecipe
 from keepad.training.results import RouterValidation, Trained
@@ -156,12 +157,12 @@ def test_epochs_are_compared_by_lost_defects_first() -> None:
 
 
 def test_training_keeps_coverage_and_the_recipes_rescued_tokens() -> None:
-    point = training_point(RouterRecipe("x", point="paper70", rescue=64), (37, 37))
+    point = training_point(RouterRecipe("x", point="paper70", rescue=64), Calibration(), (37, 37))
     assert point.shallow is not None
     assert round(point.shallow.rho * 1369) == 361 + 64
     assert not point.early_exit
     with pytest.raises(KeepADError, match="cannot be trained at dense"):
-        training_point(RouterRecipe("x", point="dense"), (37, 37))
+        training_point(RouterRecipe("x", point="dense"), Calibration(), (37, 37))
 
 
 def test_a_detector_of_other_weights_is_refused(

@@ -35,12 +35,12 @@ def logits(informative: dict[int, float], *, dissimilar: float = 0.0) -> HeldOut
     patch = torch.randn(IMAGES, len(LAYERS), cells, generator=generator)
     for layer, strength in informative.items():
         patch[:, LAYERS.index(layer)] += strength * where
-    unlike = torch.randn(IMAGES, len(LAYERS), cells, generator=generator) + dissimilar * where[:, None]
+    unlike = torch.randn(IMAGES, 3, cells, generator=generator) + dissimilar * where[:, None]
     return HeldOutLogits(
         patch=patch,
         cls=torch.randn(IMAGES, len(LAYERS), generator=generator),
-        dissimilarity=unlike,
-        entry={layer: torch.randn(IMAGES, cells, generator=generator) for layer in (5, 6, 7)},
+        dissimilarity=None,
+        entry={layer: unlike[:, i] for i, layer in enumerate((5, 6, 7))},
         truth=Annotations(label, defects, [("suite", "class")] * IMAGES),
         layers=LAYERS,
         grid=GRID,
@@ -68,8 +68,8 @@ def test_a_late_layer_must_be_worth_its_blocks() -> None:
 
 
 def test_dissimilarity_is_used_where_it_shows_the_defect() -> None:
-    assert chosen(logits({8: 2.0}, dissimilar=3.0)).dissimilarity > 0
-    assert chosen(logits({8: 6.0})).dissimilarity <= 0.5
+    assert chosen(logits({8: 2.0}, dissimilar=3.0)).entry >= 1.0
+    assert chosen(logits({8: 6.0})).entry <= 0.5
 
 
 def test_no_head_layer_lies_before_the_deep_router() -> None:
@@ -101,6 +101,7 @@ def test_a_choice_that_keeps_more_than_its_name_promises_is_out() -> None:
 
 def test_the_shallow_router_comes_before_the_deep_one() -> None:
     assert shallow_layers(6) == [3, 4, 5]
+    assert shallow_layers(9) == [3, 4, 5, 6]
     assert shallow_layers(3) == [2]
 
 

@@ -12,7 +12,10 @@ from keepad.checkpoint import CheckpointInfo
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.presets import Calibration
-from keepad.training.results import Epoch, percent
+from keepad.training.results import Epoch, Validation, percent
+from keepad.training.tuning import worth
+
+_SHOWN_TRIALS = 8
 
 
 def write_model_card(checkpoint: Path, info: CheckpointInfo, epochs: Sequence[Epoch], chosen: int) -> None:
@@ -78,7 +81,7 @@ Made by `{provenance["command"]}`{_routers_command(provenance)} with {_versions(
 On source images held out from the head ({_how(provenance["recipe"]["validation"])}): image AUROC \
 {percent(validation["image_auroc"])}, patch AUROC {percent(validation["patch_auroc"])}. Means over the classes of a \
 suite, then over suites. All choices were made on the source.
-{_routers_table(provenance)}
+{_tuning_tables(provenance)}{_routers_table(provenance)}
 ## Limits
 
 Scores of different products are not on one scale: the thresholds come from source images, and unseen products are \
@@ -121,6 +124,34 @@ def _routers_command(provenance: dict[str, Any]) -> str:
     return f", then `{routers['command']}`," if routers else ""
 
 
+def _tuning_tables(provenance: dict[str, Any]) -> str:
+    """Sizes that were compared and the best trials of tuning; empty where nothing was tuned."""
+    tuning, text = provenance.get("tuning", {}), ""
+    if "sizes" in tuning:
+        rows = [{"size": row["image_size"][0], **row} for row in tuning["sizes"]]
+        text += f"\nInput sizes, each tuned on every fourth image of the source, smallest first:\n\n{_trials(rows)}\n"
+    if "trials" in tuning:
+        *trials, _ = tuning["trials"]  # the choice is listed once more at the end
+        best = sorted(trials, key=_worth, reverse=True)[:_SHOWN_TRIALS]
+        text += f"\nThe best {len(best)} of {len(trials)} trials of tuning, the choice first:\n\n{_trials(best)}\n"
+    return text
+
+
+def _worth(trial: dict[str, Any]) -> float:
+    return worth(Validation(trial["image_auroc"], trial["patch_auroc"]), 1e9 * trial["gflops"])
+
+
+def _trials(rows: Sequence[dict[str, Any]]) -> str:
+    """Trials as a Markdown table."""
+    names = [name for name in rows[0] if name not in ("image_size", "image_auroc", "patch_auroc", "gflops")]
+    lines = [f"| {' | '.join([*names, 'I-AUROC', 'patch AUROC', 'GFLOPs'])} |", f"|{'---|' * (len(names) + 3)}"]
+    for row in rows:
+        cells = [_numbers(row[name]) if isinstance(row[name], (list, tuple)) else f"{row[name]:g}" for name in names]
+        cells += [percent(row["image_auroc"]), percent(row["patch_auroc"]), f"{row['gflops']:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _routers_table(provenance: dict[str, Any]) -> str:
     """Validation of the routers by operating point; empty where they are not trained."""
     routers = provenance.get("routers")
@@ -138,6 +169,25 @@ is by products):
 
 | point | I-AUROC | patch AUROC | DTR | defects lost | keep |
 |---|---|---|---|---|---|
+{rows}
+{_router_trials(routers)}"""
+
+
+def _router_trials(routers: dict[str, Any]) -> str:
+    """Trials of tuning the routers, the choice last; empty where nothing was tuned."""
+    if "tuning" not in routers:
+        return ""
+    rows = "\n".join(
+        f"| {row['shallow']} | {row['coverage']} | {row['kappa']:g} | {_numbers(row['grades'])} | "
+        f"{percent(row['image_auroc'])} | {percent(row['patch_auroc'])} | {percent(row['dtr'])} | {row['missed']} | "
+        f"{percent(row['keep'])} | {row['gflops']:.1f} |"
+        for row in routers["tuning"]
+    )
+    return f"""
+Trials of tuning the routers at {routers["recipe"]["point"]}, before their training, the choice last:
+
+| shallow router before | coverage | kappa | grades | I-AUROC | patch AUROC | DTR | defects lost | keep | GFLOPs |
+|---|---|---|---|---|---|---|---|---|---|
 {rows}
 """
 

@@ -44,8 +44,8 @@ class DetectorRecipe:
         patch_weight: Weight of the patch score beside the CLS score (lambda); fitted on held-out images if None.
         top_fraction: Share of the tokens whose responses form the patch score of an image.
         top_of: The tokens that share refers to: "survivors" or the whole "grid".
-        tuned: Choose head layers, weights of dissimilarity, centre, smoothing and top fraction on held-out source
-            images (see `keepad.training.tuning`); the values here are where the search starts.
+        tuned: Choose head layers, place of the deep router, weight of `entry`, centre, smoothing and top fraction on
+            held-out source images (see `keepad.training.tuning`); the values here are where the search starts.
     """
 
     name: str
@@ -103,7 +103,6 @@ RECIPES: dict[str, DetectorRecipe] = {
         layer_losses=True,
         validation="products",
         level=True,
-        dissimilarity=0.5,
         entry=0.5,
         centre=4.0,
         smoothing=1.0,
@@ -174,7 +173,7 @@ ROUTER_RECIPES: dict[str, RouterRecipe] = {
         point="prune70",
         rescue=None,
         grades=(0.25, 1.0),
-        images=400,
+        images=240,
         points=("prune30", "prune50", "prune70"),
         refit=False,
         tuned=True,

@@ -16,7 +16,7 @@ from keepad.console import Progress, Say
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
 from keepad.network import Network
-from keepad.presets import OperatingPoint, operating_point, resolved
+from keepad.presets import Calibration, OperatingPoint, operating_point, resolved
 from keepad.tokens import Tokens
 from keepad.training.calibration import calibrate, with_thresholds
 from keepad.training.dataset import CachedImage, Source, balanced, folds_of
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 _CLIP = 1.0  # largest gradient norm of a step
-_CALIBRATED = 240  # source images that suffice to fit two thresholds
-_VALIDATED = 240  # held-out images that compare epochs
+_CALIBRATED = 120  # source images that suffice to fit two thresholds
+_VALIDATED = 120  # held-out images that compare epochs
 
 
 class RouterLosses(nn.Module):
@@ -144,7 +144,7 @@ class RouterTraining:
         constants = [asdict(network.placement), asdict(network.calibration)]
         identity = [constants, self._cache.digest, detector, self._source.digest]
         options = RunOptions(plan.recipe, plan.seed, fabric, plan.state, identity, RouterValidation, _CLIP)
-        losses = RouterLosses(network, plan.recipe, training_point(plan.recipe, network))
+        losses = RouterLosses(network, plan.recipe, training_point(plan.recipe, network.calibration, network.grid))
         return EpochLoop(losses, network, torch.tensor(self._trained), options)
 
     def run(self, teacher: Sequence[Tensor], say: Say) -> int:
@@ -195,14 +195,14 @@ class RouterTraining:
         return self._network.backbone.tokens_of(rows.to(self._network.device).float(), self._source.grid)
 
 
-def training_point(recipe: RouterRecipe, network: Network) -> OperatingPoint:
+def training_point(recipe: RouterRecipe, calibration: Calibration, grid: tuple[int, int]) -> OperatingPoint:
     """The recipe's operating point without early exit, with its number of rescued tokens beyond coverage."""
-    point = resolved(operating_point(recipe.point), network.calibration)
+    point = resolved(operating_point(recipe.point), calibration)
     if point.shallow is None or point.deep is None:
         raise KeepADError(f"routers cannot be trained at {point.name}, where one of them does not run.")
     if recipe.rescue is None:
         return replace(point, early_exit=False)
-    side, (rows, columns) = point.shallow.block, network.grid
+    side, (rows, columns) = point.shallow.block, grid
     blocks = -(-rows // side) * -(-columns // side)
     rho = min(1.0, (blocks + recipe.rescue) / (rows * columns))
     return replace(point, shallow=replace(point.shallow, rho=rho), early_exit=False)

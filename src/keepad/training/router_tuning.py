@@ -17,12 +17,12 @@ from keepad.network import Network
 from keepad.presets import OperatingPoint, resolved
 from keepad.routing.shallow import shallow_target
 from keepad.training.results import RouterValidation
-from keepad.training.tuning import PRICE
 from keepad.training.validation import ValidationSet, run_points
 
-IMAGES = 96  # source images of a trial
+IMAGES = 64  # source images of a trial
+PRICE = 0.04  # that twice the compute must gain: routers are there to save it
 _LARGEST_KEEP = 0.20  # of prune70; a choice that keeps more is not the point that its name promises
-_SHALLOWEST = 3
+_SHALLOW = (3, 4, 5, 6)  # blocks that the shallow router may precede
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class RouterChoice:
 
 
 _CANDIDATES: dict[str, tuple[Any, ...]] = {
-    "coverage": (2, 3, 4),
-    "kappa": (0.45, 0.58, 0.65, 0.8),
-    "grades": ((0.0, 0.0), (0.25, 0.5), (0.25, 1.0), (0.5, 1.0)),
+    "coverage": (2, 3),
+    "kappa": (0.5, 0.58, 0.65),
+    "grades": ((0.0, 0.0), (0.25, 0.5), (0.25, 1.0)),
 }
 
 
@@ -72,7 +72,7 @@ class RouterTrial:
 
 def shallow_layers(deep: int) -> list[int]:
     """Blocks that the shallow router may precede."""
-    return list(range(min(_SHALLOWEST, deep - 1), deep))
+    return [layer for layer in _SHALLOW if layer < deep] or [deep - 1]
 
 
 def tune_routers(

@@ -24,8 +24,7 @@ _ROUNDS = 3
 _CANDIDATES: dict[str, tuple[float, ...]] = {
     "deep": DEEP_CANDIDATES,
     "top_fraction": (0.005, 0.01, 0.02, 0.05, 0.1),
-    "dissimilarity": (0.0, 0.5, 1.0, 2.0),
-    "entry": (0.0, 0.5, 1.0),
+    "entry": (0.0, 0.5, 1.0, 2.0),
     "centre": (2.0, 4.0, 6.0),
     "smoothing": (0.5, 1.0, 1.5),
 }
@@ -48,8 +47,8 @@ class Trial:
 
     @property
     def value(self) -> float:
-        """What trials are compared by; only differences mean anything."""
-        return self.validation.quality[0] - PRICE * math.log2(self.flops)
+        """What trials are compared by."""
+        return worth(self.validation, self.flops)
 
     def record(self, depth: int) -> dict[str, Any]:
         """The choice and its worth in plain numbers, for the model card."""
@@ -62,6 +61,11 @@ class Trial:
             "patch_auroc": self.validation.patch_auroc,
             "gflops": round(self.flops / 1e9, 2),
         }
+
+
+def worth(validation: Validation, flops: float) -> float:
+    """Mean of both AUROCs less the price of the compute; only differences mean anything."""
+    return validation.quality[0] - PRICE * math.log2(flops)
 
 
 def tune(
