@@ -1,7 +1,7 @@
 """Time of an older checkout against this one: `python benchmarks/against_revision.py --old DIR --images DIR`.
 
-Two worker processes, each with the `src` of its checkout, load the default checkpoint and wait for requests "time this
-image at this point". Requests alternate strictly, so only one worker computes at a time, and the first one changes with
+Two worker processes, each with the `src` of its checkout, load the default checkpoint of 0.1.0, which is `imgfocus` now,
+and wait for requests "time this image at this point". Requests alternate strictly, so only one worker computes at a time, and the first one changes with
 every pair. A worker runs one untimed pass before the timed one: after the pass of the other, caches are cold and its
 threads may still spin. Printed are medians over all passes, and the median ratio old / new within pairs.
 """
@@ -36,7 +36,7 @@ def serve(engine: str) -> None:
     except ModuleNotFoundError:
         import keepad
 
-        detector = keepad.load(engine=engine, device="cpu")
+        detector = keepad.load("imgfocus", engine=engine, device="cpu")
         infer = detector.infer
     for line in sys.stdin:
         request = json.loads(line)

@@ -14,14 +14,15 @@ from typing import Any
 
 from keepad.benchmark.flops import backbone_flops, patches_entering, shape_of
 from keepad.network import Network
-from keepad.presets import OperatingPoint, resolved
+from keepad.presets import OperatingPoint, Placement
 from keepad.routing.shallow import shallow_target
 from keepad.training.results import RouterValidation
+from keepad.training.tuning import PRICE
 from keepad.training.validation import ValidationSet, run_points
 
 IMAGES = 64  # source images of a trial
-PRICE = 0.04  # that twice the compute must gain: routers are there to save it
 _LARGEST_KEEP = 0.20  # of prune70; a choice that keeps more is not the point that its name promises
+_LARGEST_COST = 0.42  # the same for its FLOPs, as a share of the dense pass: the paper's saving of 2.4 times
 _SHALLOW = (3, 4, 5, 6)  # blocks that the shallow router may precede
 
 
@@ -104,13 +105,24 @@ def tune_routers(
             trials.append(known)
         return known
 
-    places = shallow_layers(network.placement.deep)
+    places = affordable(network, point)
     best = max((attempt(replace(start, shallow=layer)) for layer in places), key=lambda trial: trial.value)
     for name, values in _CANDIDATES.items():
         choices = (replace(best.choice, **{name: value}) for value in values)
         best = max([best, *map(attempt, choices)], key=lambda trial: trial.value)
     adopt(network, best.choice, initialise)
     return [*trials, best]
+
+
+def affordable(network: Network, point: OperatingPoint) -> list[int]:
+    """Blocks that the shallow router may precede without making the pass too dear; the first one if all do."""
+    dense = sum(_backbone_flops(network.placement, network, 1.0, 1.0))
+    rho = point.shallow.rho if point.shallow is not None else 1.0
+    costs = {
+        layer: sum(_backbone_flops(replace(network.placement, shallow=layer), network, rho, _LARGEST_KEEP))
+        for layer in shallow_layers(network.placement.deep)
+    }
+    return [layer for layer, cost in costs.items() if cost <= _LARGEST_COST * dense] or [min(costs)]
 
 
 def adopt(network: Network, choice: RouterChoice, initialise: Callable[[], None]) -> None:
@@ -126,9 +138,12 @@ def adopt(network: Network, choice: RouterChoice, initialise: Callable[[], None]
 
 def _flops(network: Network, point: OperatingPoint, keep: float) -> float:
     """FLOPs of the backbone in a pass that ends with a share `keep` of the tokens."""
-    point = resolved(point, network.calibration)
-    assert point.shallow is not None
+    rho = point.shallow.rho if point.shallow is not None else 1.0
+    return float(sum(_backbone_flops(network.placement, network, rho, keep)))
+
+
+def _backbone_flops(placement: Placement, network: Network, rho: float, keep: float) -> tuple[int, int, int]:
     cells = network.grid[0] * network.grid[1]
-    shallow = shallow_target(point.shallow.rho, network.grid)
-    entering = patches_entering(network.placement, cells, shallow, round(keep * cells), early_exit=point.early_exit)
-    return float(sum(backbone_flops(shape_of(network.backbone), cells, entering)))
+    shallow, deep = shallow_target(rho, network.grid), round(keep * cells)
+    entering = patches_entering(placement, cells, shallow, deep, early_exit=True)
+    return backbone_flops(shape_of(network.backbone), cells, entering)
