@@ -24,7 +24,7 @@ from keepad.training.recipe import RECIPES, DetectorRecipe
 from keepad.training.stage1 import train_detector
 from training_data import BACKBONE, SIZE
 
-SHORT = replace(RECIPES["keepad"], epochs=2)
+SHORT = replace(RECIPES["keepad"], epochs=2, tuned=False)
 
 
 def plan_of(
@@ -130,6 +130,25 @@ def test_the_model_card_is_written_beside_the_checkpoint(
     assert str(tmp_path) not in card + info.to_json()
 
 
+def test_tuning_chooses_on_the_source_and_the_card_says_what(
+    data: Path, weights: Path, cache: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "mine.safetensors"
+    plan = plan_of(read_dataset(data), out, weights, cache, replace(RECIPES["keepad"], epochs=1))
+    train(replace(plan, sizes=((160, 160), (128, 128))))
+    info = read_info(out)
+    tuning, card = info.provenance["tuning"], out.with_suffix(".md").read_text(encoding="utf-8")
+    assert tuning["sizes"][0]["image_size"] == [128, 128], "the smallest comes first"
+    assert list(info.image_size) in [row["image_size"] for row in tuning["sizes"]]
+    assert tuple(tuning["trials"][-1]["head_layers"]) == info.placement.head_layers
+    assert tuning["trials"][-1]["image_auroc"] == info.provenance["validation"]["image_auroc"]
+    assert info.calibration.patch_weight == 0.5
+    assert info.placement.base_layers == info.placement.mid_layers
+    assert "trials of tuning" in card
+    assert "--image-size 160,128" in info.provenance["command"]
+    assert not list(tmp_path.glob("*.state"))
+
+
 def test_two_processes_share_the_work(data: Path, weights: Path, tmp_path: Path) -> None:
     out = tmp_path / "two.safetensors"
     command = [sys.executable, "-m", "keepad", "train", "detector", "--data", str(data), "--out", str(out)]
@@ -208,6 +227,9 @@ def test_some_images_without_masks_train_the_cls_pathway_only(
         (["--out", "model.pt"], "a .safetensors file"),
         (["--out", "m.safetensors", "--recipe", "soup"], "no recipe called 'soup'"),
         (["--out", "m.safetensors", "--cache-limit", "0.0001"], "raise --cache-limit"),
+        (["--out", "m.safetensors", "--image-size", "224,big"], "sides in pixels such as 392 or 392,448"),
+        (["--out", "m.safetensors", "--recipe", "paper", "--tune"], "leave --tune out"),
+        (["--out", "m.safetensors", "--image-size", "208,224", "--no-tune"], "needs one image size"),
     ],
 )
 def test_user_errors_are_one_sentence(

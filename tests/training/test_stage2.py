@@ -30,7 +30,7 @@ from keepad.training.stage1 import train_detector
 from keepad.training.stage2 import train_routers
 from training_data import BACKBONE, SIZE
 
-SHORT = replace(ROUTER_RECIPES["keepad"], epochs=2)
+SHORT = replace(ROUTER_RECIPES["keepad"], epochs=2, tuned=False)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def detector(data: Path, weights: Path, cache: Path, tmp_path_factory: pytest.Te
     plan = DetectorPlan(
         samples=read_dataset(data).samples,
         out=out,
-        recipe=replace(RECIPES["keepad"], epochs=2),
+        recipe=replace(RECIPES["keepad"], epochs=2, tuned=False),
         backbone=BACKBONE,
         weights=weights,
         sizes=(SIZE,),
@@ -65,7 +65,7 @@ def test_only_selectors_are_trained(
     recipe: str, detector: Path, data: Path, weights: Path, cache: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "routed.safetensors"
-    short = replace(ROUTER_RECIPES[recipe], epochs=1, rate=1e-3)
+    short = replace(ROUTER_RECIPES[recipe], epochs=1, rate=1e-3, tuned=False)
     trained = train(plan_of(detector, data, weights, cache, out, recipe=short))
     before, after = read_checkpoint(detector)[1], read_checkpoint(out)[1]
     for name in ("head.patch", "head.cls"):
@@ -124,6 +124,21 @@ def test_a_loss_can_be_left_out(detector: Path, data: Path, weights: Path, cache
     assert "--without teacher --without mask" in read_info(out).provenance["routers"]["command"]
     with pytest.raises(KeepADError, match="no loss called 'speed'"):
         SHORT.without(["speed"])
+
+
+def test_tuning_chooses_within_what_prune70_promises(
+    detector: Path, data: Path, weights: Path, cache: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "routed.safetensors"
+    recipe = replace(ROUTER_RECIPES["keepad"], epochs=1, images=6)
+    trained = train(plan_of(detector, data, weights, cache, out, recipe=recipe))
+    info = read_info(out)
+    *trials, choice = info.provenance["routers"]["tuning"]
+    assert choice in trials
+    assert (info.placement.shallow, info.calibration.coverage) == (choice["shallow"], choice["coverage"])
+    assert (info.calibration.kappa, list(info.calibration.grades)) == (choice["kappa"], choice["grades"])
+    assert trained.network.placement == info.placement
+    assert "Trials of tuning the routers" in out.with_suffix(".md").read_text()
 
 
 def test_other_layers_can_be_trained(detector: Path, data: Path, weights: Path, cache: Path, tmp_path: Path) -> None:
