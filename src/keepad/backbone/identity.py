@@ -31,7 +31,7 @@ def digest_of(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference mode: the backbone keeps the positions that are resampled here
 def fingerprint_of(backbone: Backbone) -> tuple[float, ...]:
     """Features of a fixed image after the last block and the final norm, projected to 64 numbers.
 

