@@ -1,9 +1,10 @@
 """Time of an older checkout against this one: `python benchmarks/against_revision.py --old DIR --images DIR`.
 
-Two worker processes, each with the `src` of its checkout, load the default checkpoint of 0.1.0, which is `imgfocus` now,
-and wait for requests "time this image at this point". Requests alternate strictly, so only one worker computes at a time, and the first one changes with
-every pair. A worker runs one untimed pass before the timed one: after the pass of the other, caches are cold and its
-threads may still spin. Printed are medians over all passes, and the median ratio old / new within pairs.
+Two worker processes, each with the `src` of its checkout, load the default checkpoint of 0.1.0, which is `imgfocus`
+now, and wait for requests "time this image at this point". Requests alternate strictly, so only one worker computes at
+a time, and the first one changes with every pair. A worker runs one untimed pass before the timed one: after the pass
+of the other, caches are cold and its threads may still spin. Printed are medians over all passes, and the median ratio
+old / new within pairs.
 """
 
 from __future__ import annotations

@@ -56,6 +56,6 @@ def copy_graphs(folder: Path, patch: pytest.MonkeyPatch) -> None:
     from keepad.engines.export import writing
 
     def write_graphs(segments: dict[str, Segment], to: Path, say: Say) -> dict[str, Path]:
-        return {name: shutil.copy(folder / f"{name}.onnx", to / f"{name}.onnx") for name in segments}
+        return {name: Path(shutil.copy(folder / f"{name}.onnx", to / f"{name}.onnx")) for name in segments}
 
     patch.setattr(writing, "write_graphs", write_graphs)

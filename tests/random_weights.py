@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import timm
 import torch
 
@@ -17,7 +19,7 @@ def lively(backbone: Backbone, seed: int = 0) -> Backbone:
     return backbone
 
 
-def short_backbone(name: str, depth: int, **sizes: int) -> tuple[Backbone, BackboneSpec]:
+def short_backbone(name: str, depth: int, **sizes: Any) -> tuple[Backbone, BackboneSpec]:
     """A backbone of that family with so many blocks and lively random weights, and its spec; `sizes` are timm's."""
     spec = spec_of(name)
     with torch.random.fork_rng():

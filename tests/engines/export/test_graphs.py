@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,12 +19,13 @@ from keepad.network import Network
 
 def write_stacked(path: Path, op: str = "Concat") -> None:
     """A graph of three layers, x + 1, 2x + 2 and 10x + 10, whose two outputs hold one row per layer."""
+    axis: dict[str, Any] = {"axis": 0} if op == "Concat" else {}
     constants = {"one": 1.0, "two": 2.0, "five": 5.0}
     nodes = [
         helper.make_node("Add", ["x", "one"], ["a"]),
         helper.make_node("Mul", ["a", "two"], ["b"]),
         helper.make_node("Mul", ["b", "five"], ["c"]),
-        *(helper.make_node(op, ["a", "b", "c"], [name], **({"axis": 0} if op == "Concat" else {})) for name in "yz"),
+        *(helper.make_node(op, ["a", "b", "c"], [name], **axis) for name in "yz"),
     ]
     graph = helper.make_graph(
         nodes,
