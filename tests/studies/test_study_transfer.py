@@ -37,7 +37,7 @@ def test_controls_change_one_router_each():
     base, top_k, fixed = (variant.point for variant in control_variants(images))
     assert (base.pixels, base.shallow, base.deep) == (None, POINTS["prune70"].shallow, POINTS["prune70"].deep)
     assert (top_k.shallow.rho, top_k.shallow.block, top_k.deep) == (base.shallow.rho, 1, base.deep)
-    assert (fixed.shallow, fixed.deep.kappa) == (base.shallow, base.deep.kappa)
+    assert (fixed.shallow, fixed.deep.block) == (base.shallow, base.deep.block)
 
 
 @pytest.mark.usefixtures("models")

@@ -49,8 +49,8 @@ def fixed_budget(point: OperatingPoint, rows: Sequence[dict[str, Any]]) -> Opera
     if point.deep is None or not rows:
         raise KeepADError("a fixed budget needs a point with a deep router, and images.")
     share = float(np.mean([row["keep"] / row["keep_shallow"] for row in rows]))
-    rho = share ** (1 / point.deep.kappa)  # a deep router keeps rho ** kappa of the live tokens
-    return replace(point, deep=replace(point.deep, rho_min=rho, rho_max=rho))
+    # A deep router keeps rho ** kappa of the live tokens, and kappa may be the checkpoint's.
+    return replace(point, deep=replace(point.deep, rho_min=share, rho_max=share, kappa=1.0))
 
 
 def main() -> None:
