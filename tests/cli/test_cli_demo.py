@@ -13,7 +13,6 @@ from keepad.cli import app
 from keepad.demo import DemoImage, demo_images
 from keepad.detector import Detector
 from keepad.loading import load
-from keepad.metrics import auroc
 
 pytestmark = pytest.mark.weights
 
@@ -24,9 +23,8 @@ def test_defects_rank_above_the_clean_images(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     good = ["/good/" in Path(row["path"]).as_posix() for row in rows]
     assert (good.count(True), good.count(False)) == (12, 12)
-    ranking = auroc([row["pred_score"] for row in rows], np.logical_not(good))
-    assert ranking is not None
-    assert ranking > 0.9
+    scores = np.array([row["pred_score"] for row in rows])
+    assert scores[np.logical_not(good)].min() > scores[good].max()
     assert (tmp_path / "report.html").stat().st_size > 100_000
     assert "report.html" in result.output
 
@@ -49,7 +47,7 @@ def test_defects_are_located(detector: Detector, defective: list[DemoImage], poi
         prediction = detector(demo.image, point=point)
         anomaly_map = prediction.map_at()
         on, off = anomaly_map[demo.mask], anomaly_map[~demo.mask]
-        assert on.mean() > np.quantile(off, 0.9), demo.name
+        assert on.mean() > np.quantile(off, 0.95), demo.name
         rows, columns = (
             pixels * cells // size
             for pixels, cells, size in zip(demo.mask.nonzero(), prediction.grid, demo.mask.shape, strict=True)

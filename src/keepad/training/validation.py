@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -17,9 +18,11 @@ from keepad.recovery import smooth
 from keepad.scoring import image_score
 from keepad.tokens import Tokens
 from keepad.training.calibration import ScoredImages
-from keepad.training.dataset import Annotations, Source
+from keepad.training.dataset import Source
 from keepad.training.results import RouterValidation
 from keepad.training.student import sparse_pass
+
+_Row: TypeAlias = tuple[Array, ...]  # base and mid scores, map, share of the defect and of all tokens that survive
 
 
 @dataclass(frozen=True)
@@ -80,17 +83,12 @@ def run_points(
         points: Operating points; both routers must run.
         advance: Called with the number of images done.
     """
-    own, rows = network.head, {point.name: list[tuple[Array, ...]]() for point in points}
-    try:
-        for i in indices:
-            network.head = data.heads[i]
-            tokens = data.load([i])
-            for point in points:
-                rows[point.name].append(_row(network, tokens, point, data.source.images[i].defect))
-            advance(1)
-    finally:
-        network.head = own
-    return _runs(rows, data.source.annotations(indices))
+
+    def rows(i: int) -> dict[str, _Row]:
+        tokens, defect = data.load([i]), data.source.images[i].defect
+        return {point.name: _row(network, tokens, point, defect) for point in points}
+
+    return _run(network, data, indices, rows, advance)
 
 
 @torch.no_grad()
@@ -106,26 +104,38 @@ def run_from_pixels(
 
     Scores are final, so that a calibration with another lambda or gate does not change them.
     """
-    own, rows = network.head, {point.name: list[tuple[Array, ...]]() for point in points}
+    smoothing = {point.name: resolved(point, network.calibration).smoothing or 0.0 for point in points}
+
+    def rows(i: int) -> dict[str, _Row]:
+        pixels = to_input(read_image(data.source.samples[i].image), network.image_size)
+        found = {}
+        for name, (result,) in network.infer(pixels[None], points).items():
+            smoothed, scores = smooth(result.patch_map, smoothing[name]), np.full(2, result.score)
+            survival = _survival(data.source.images[i].defect, result.survivors, smoothed.size)
+            found[name] = (scores, scores, smoothed.astype(np.float32).reshape(-1), *survival)
+        return found
+
+    return _run(network, data, indices, rows, advance)
+
+
+def _run(
+    network: Network,
+    data: ValidationSet,
+    indices: Sequence[int],
+    rows_of: Callable[[int], dict[str, _Row]],
+    advance: Callable[[int], None],
+) -> dict[str, ValidationRun]:
+    """The rows of every image, each with the head that was not trained on it, stacked by operating point."""
+    own, rows = network.head, dict[str, list[_Row]]()
     try:
         for i in indices:
             network.head = data.heads[i]
-            pixels = to_input(read_image(data.source.samples[i].image), network.image_size)
-            for name, (result,) in network.infer(pixels[None], points).items():
-                smoothing = resolved(next(point for point in points if point.name == name), network.calibration)
-                smoothed = smooth(result.patch_map, smoothing.smoothing or 0.0)
-                scores = np.full(2, result.score)
-                survival = _survival(data.source.images[i].defect, result.survivors, smoothed.size)
-                rows[name].append((scores, scores, smoothed.astype(np.float32).reshape(-1), *survival))
+            for name, row in rows_of(i).items():
+                rows.setdefault(name, []).append(row)
             advance(1)
     finally:
         network.head = own
-    return _runs(rows, data.source.annotations(indices))
-
-
-def _runs(rows: dict[str, list[tuple[Array, ...]]], truth: Annotations) -> dict[str, ValidationRun]:
-    """Rows of every operating point, stacked."""
-    runs = {}
+    truth, runs = data.source.annotations(indices), {}
     for name, results in rows.items():
         base, mid, maps, retained, keep = (np.stack(column) for column in zip(*results, strict=True))
         runs[name] = ValidationRun(base, mid, maps, truth, retained, keep)
