@@ -108,7 +108,7 @@ def run_from_pixels(
 
     def rows(i: int) -> dict[str, _Row]:
         pixels = to_input(read_image(data.source.samples[i].image), network.image_size)
-        found = {}
+        found: dict[str, _Row] = {}
         for name, (result,) in network.infer(pixels[None], points).items():
             smoothed, scores = smooth(result.patch_map, smoothing[name]), np.full(2, result.score)
             survival = _survival(data.source.images[i].defect, result.survivors, smoothed.size)
