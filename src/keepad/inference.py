@@ -87,6 +87,21 @@ class LiveTokens(Protocol):
         """(n,) grid indices of the live patches of each image, ascending."""
 
 
+@dataclass(frozen=True)
+class HeadOutput:
+    """What the late blocks give, per image.
+
+    Attributes:
+        responses: (layers, m) responses of the live cells.
+        cls: (layers,) responses of the CLS token.
+        features: (layers, m, C) normed features of the live cells as unit vectors; empty unless asked for.
+    """
+
+    responses: list[Array]
+    cls: list[Array]
+    features: list[Array] = field(default_factory=list)
+
+
 class Steps(Protocol):
     """The steps of a pass that need a network; what they return is per image, as NumPy arrays."""
 
@@ -112,8 +127,11 @@ class Steps(Protocol):
     def risk_step(self, tokens: Any) -> list[Array]:
         """(m,) risks of the live cells that enter the deep router."""
 
-    def late_step(self, tokens: Any, last: int, stages: Stages) -> tuple[list[Array], list[Array]]:
-        """(layers, m) responses of the cells and (layers,) responses of the CLS token, head layers up to `last`."""
+    def entry_step(self, tokens: Any) -> list[Array]:
+        """(m, C) features of the live cells that enter the deep router, as unit vectors."""
+
+    def late_step(self, tokens: Any, last: int, stages: Stages, features: bool = False) -> HeadOutput:
+        """Responses of the head layers up to `last`, and their features where these are asked for."""
 
 
 Routings: TypeAlias = dict[PixelBudget | None, list[PixelRouting] | None]
@@ -192,7 +210,8 @@ def _infer_point(
     survivors = tokens.indices()
     stages.mark("routing")
     last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
-    responses, cls = steps.late_step(tokens, last, stages)
+    output = steps.late_step(tokens, last, stages)
+    responses, cls = output.responses, output.cls
     stages.mark("late")
     maps = [
         _recover(steps, own, cells, trace, point) for own, cells, trace in zip(responses, live, traces, strict=True)

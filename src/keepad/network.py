@@ -18,7 +18,7 @@ from keepad.backbone.identity import digest_of
 from keepad.dissimilarity import dissimilarity
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
-from keepad.inference import Inference, Stages, infer
+from keepad.inference import HeadOutput, Inference, Stages, infer
 from keepad.presets import Calibration, OperatingPoint, Placement
 from keepad.routing import PixelRouting
 from keepad.routing.selectors import DeepSelector, ShallowSelector
@@ -32,10 +32,12 @@ class Responses:
     Attributes:
         patch: (m,) responses of the live cells, one tensor per image.
         cls: (B,) responses of the CLS tokens.
+        features: (m, C) features of the live cells as unit vectors, one tensor per image.
     """
 
     patch: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
     cls: dict[int, Tensor] = field(default_factory=dict)
+    features: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
 
 
 class Network(nn.Module):
@@ -179,6 +181,7 @@ class Network(nn.Module):
         own = self.dissimilarity(tokens) if self.head.uses_dissimilarity(layer) else None
         entry = tokens.entry if self.head.uses_entry else None
         responses.patch[layer] = tokens.split_cells(self.head.patch_response(layer, patches, own, entry))
+        responses.features[layer] = tokens.split_cells(F.normalize(patches, dim=-1))
         responses.cls[layer] = self.head.cls_response(layer, tokens.cls(features))
 
     def dissimilarity(self, tokens: Tokens) -> Tensor:
@@ -206,11 +209,17 @@ class Network(nn.Module):
         """(m,) risks of the live cells of each image."""
         return [_array(risk) for risk in self.risks(tokens)]
 
-    def late_step(self, tokens: Tokens, last: int, stages: Stages) -> tuple[list[Array], list[Array]]:
-        """(layers, m) responses of the cells and (layers,) responses of the CLS token of each image."""
+    def entry_step(self, tokens: Tokens) -> list[Array]:
+        """(m, C) features of the live cells of each image that enter the deep router, as unit vectors."""
+        return [_array(own) for own in tokens.split_cells(F.normalize(tokens.per_cell(tokens.patches()), dim=-1))]
+
+    def late_step(self, tokens: Tokens, last: int, stages: Stages, features: bool = False) -> HeadOutput:
+        """Responses of the head layers up to `last`, and their features where these are asked for."""
         responses = self.respond(tokens, last, stages=stages)
         cls = torch.stack(list(responses.cls.values()), dim=1)  # (B, layers)
-        return [_array(torch.stack(own)) for own in zip(*responses.patch.values(), strict=True)], list(_array(cls))
+        return HeadOutput(
+            _stacked(responses.patch), list(_array(cls)), _stacked(responses.features) if features else []
+        )
 
     @torch.inference_mode()
     def infer(
@@ -251,6 +260,11 @@ def _merge(routing: PixelRouting, like: Tensor) -> Merge | None:
         return None
     cells = torch.arange(len(routing.owner), device=like.device)
     return Merge(cells, torch.from_numpy(routing.token).to(like.device), torch.from_numpy(routing.size).to(like))
+
+
+def _stacked(layers: dict[int, tuple[Tensor, ...]]) -> list[Array]:
+    """(layers, ...) of each image, from a tensor per layer and image."""
+    return [_array(torch.stack(own)) for own in zip(*layers.values(), strict=True)]
 
 
 def _array(values: Tensor) -> Array:

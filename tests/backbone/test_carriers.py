@@ -50,7 +50,10 @@ def run_onnx(file: Path, output: str, pixels: Tensor) -> np.ndarray:
     model = onnx.load(str(file))
     if output not in [value.name for value in model.graph.output]:
         model.graph.output.append(helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    # CPUs without VNNI add products of bytes in 16 bits, which overflow; this makes the sums exact.
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     result: np.ndarray = session.run([output], {session.get_inputs()[0].name: pixels.numpy()})[0]
     return result
 
@@ -100,7 +103,8 @@ def test_dinov2_agrees_with_onnxruntime(
     positions = torch.cat([cls, scaled.flatten(2).transpose(1, 2)], dim=1)
     monkeypatch.setattr(backbone, "positions", lambda grid: positions)
     patches = backbone.norm(tokens_of(backbone, image))[1:].reshape(8, 2, 8, 2, 384)
-    assert np.abs(expected - patches.mean((1, 3)).numpy()).max() < 5e-5
+    actual = patches.mean((1, 3)).numpy()
+    assert np.abs(expected - actual).max() < 1e-5 * np.abs(expected).max()  # kernels of CPUs round differently
 
 
 @pytest.mark.weights

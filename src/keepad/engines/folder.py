@@ -14,8 +14,8 @@ from keepad.presets import Calibration, Placement, with_tuples
 
 DESCRIPTION = "engine.json"
 SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
-FORMAT = 6
-EDITION = 2  # raised when exports change though older ones still run, so that the cache makes new ones
+FORMAT = 7
+EDITION = 3  # raised when exports change though older ones still run, so that the cache makes new ones
 
 
 @dataclass(frozen=True)

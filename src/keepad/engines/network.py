@@ -17,7 +17,7 @@ from keepad.arrays import Array
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
 from keepad.engines.sessions import MULTIPLES, PACKAGES, Session, available_threads, open_session
 from keepad.errors import KeepADError
-from keepad.inference import Inference, Routings, Stages, infer, route_all
+from keepad.inference import HeadOutput, Inference, Routings, Stages, infer, route_all
 from keepad.presets import Calibration, OperatingPoint
 from keepad.routing import Grid, PixelRouting, relabel
 
@@ -230,11 +230,17 @@ class SegmentSteps:
         assert tokens.risk is not None
         return [tokens.risk]
 
-    def late_step(self, tokens: EngineTokens, last: int, stages: Stages) -> tuple[list[Array], list[Array]]:
-        """(layers, m) responses of the cells and (layers,) responses of the CLS token."""
+    def entry_step(self, tokens: EngineTokens) -> list[Array]:
+        """(m, C) features of the live cells that enter the deep router, as unit vectors."""
+        patches = tokens.x[len(tokens.x) - len(tokens.index) :]
+        unit: Array = patches / np.maximum(np.linalg.norm(patches, axis=1, keepdims=True), 1e-12)
+        return [unit[tokens.token]]
+
+    def late_step(self, tokens: EngineTokens, last: int, stages: Stages, features: bool = False) -> HeadOutput:
+        """Responses of the head layers up to `last`, and their features where these are asked for."""
         name = late_name(self.placement.exit, last)
-        responses, cls = self._segments(name)(**tokens.inputs(self._multiple))
-        return [responses], [cls]
+        responses, cls, own = self._segments(name)(**tokens.inputs(self._multiple))
+        return HeadOutput([responses], [cls], [own] if features else [])
 
 
 def _patches(routings: Routings) -> int:

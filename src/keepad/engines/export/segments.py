@@ -118,7 +118,7 @@ class Late(Segment):
     """
 
     inputs = ("tokens", "index", "cells", "token", "size", "entry")
-    outputs = ("responses", "cls")
+    outputs = ("responses", "cls", "features")
 
     @property
     def layers(self) -> int:
@@ -131,11 +131,15 @@ class Late(Segment):
 
     def forward(
         self, x: Tensor, index: Tensor, cells: Tensor, token: Tensor, size: Tensor, entry: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """(layers, m) responses of the cells and (layers,) of the CLS token."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(layers, m) responses of the cells, (layers,) of the CLS token, and (layers, m, C) features of the cells."""
         tokens = self.tokens(x, index, Merge(cells, token, size), entry)
         responses = self.network.respond(tokens, self.last)
-        return torch.stack([own for (own,) in responses.patch.values()]), torch.cat(list(responses.cls.values()))
+        return (
+            torch.stack([own for (own,) in responses.patch.values()]),
+            torch.cat(list(responses.cls.values())),
+            torch.stack([own for (own,) in responses.features.values()]),
+        )
 
 
 def segments_of(network: Network, rotation: Tensor | None = None) -> dict[str, Segment]:
