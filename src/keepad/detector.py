@@ -12,12 +12,14 @@ import numpy as np
 from PIL import Image
 
 from keepad.arrays import Array
+from keepad.console import Progress, Say, no_progress, say_on_stderr
 from keepad.errors import ImageError, KeepADError
 from keepad.images import find_images, read_image, to_input
-from keepad.inference import Inference, Stages
+from keepad.inference import NO_REFERENCES, Inference, References, Stages
 from keepad.prediction import Certificate, Prediction
 from keepad.prefetch import prefetch
 from keepad.presets import Calibration, OperatingPoint, Placement, operating_point
+from keepad.references.profile import Profile, read_profile
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,8 +48,16 @@ class Network(Protocol):
     @property
     def runs_on(self) -> str: ...
 
+    @property
+    def precision(self) -> str: ...
+
     def infer(
-        self, pixels: Array, points: Sequence[OperatingPoint], stages: Stages | None = None
+        self,
+        pixels: Array,
+        points: Sequence[OperatingPoint],
+        stages: Stages | None = None,
+        references: References = NO_REFERENCES,
+        record: bool = False,
     ) -> dict[str, list[Inference]]: ...
 
     def digests(self) -> dict[str, str]: ...
@@ -63,11 +73,12 @@ class InputImage:
 
 
 class Detector:
-    """A zero-shot anomaly detector: call it with one image, or give `predict` many.
+    """An anomaly detector: call it with one image, or give `predict` many. Zero-shot until it is given a profile.
 
     Args:
         network: Runs the passes.
         point: Operating point used where a call names none.
+        profile: References of one product; the detector then only runs at the profile's own operating point.
 
     Example:
         >>> detector = keepad.load()
@@ -76,9 +87,12 @@ class Detector:
         0.31
     """
 
-    def __init__(self, network: Network, point: str | OperatingPoint = "prune50") -> None:
+    def __init__(
+        self, network: Network, point: str | OperatingPoint = "prune50", profile: Profile | None = None
+    ) -> None:
         self.network = network
         self._point = operating_point(point)
+        self.profile = profile
 
     @property
     def point(self) -> OperatingPoint:
@@ -87,7 +101,7 @@ class Detector:
 
     @point.setter
     def point(self, point: str | OperatingPoint) -> None:
-        self._point = operating_point(point)
+        self._point = self._chosen(operating_point(point))
 
     @property
     def name(self) -> str:
@@ -125,6 +139,11 @@ class Detector:
         return self.network.runs_on
 
     @property
+    def precision(self) -> str:
+        """Precision of the network: fp32, or as it was exported."""
+        return self.network.precision
+
+    @property
     def packages(self) -> tuple[str, ...]:
         """Packages whose versions belong in a record of its numbers."""
         return self.network.packages
@@ -139,7 +158,16 @@ class Detector:
         for value in (image, pixel):
             if not 0 <= value <= 1:
                 raise KeepADError(f"a threshold must lie between 0 and 1, not at {value}.")
+        if self.profile is not None:
+            self.profile = replace(self.profile, image_threshold=image, pixel_threshold=pixel)
+            return
         self.network.calibration = replace(self.calibration, image_threshold=image, pixel_threshold=pixel)
+
+    @property
+    def thresholds(self) -> tuple[float | None, float | None]:
+        """Score of an image and map value of a pixel from which these are called anomalous; None where unknown."""
+        known = self.calibration if self.profile is None else self.profile
+        return known.image_threshold, known.pixel_threshold
 
     def __call__(self, image: ImageSource, point: str | OperatingPoint | None = None) -> Prediction:
         """The Prediction of one image: a path, a PIL image, an array or a tensor.
@@ -203,13 +231,85 @@ class Detector:
             yield from self._predict_batch(batch, point)
 
     def infer(
-        self, pixels: Array, points: Sequence[OperatingPoint], stages: Stages | None = None
+        self,
+        pixels: Array,
+        points: Sequence[OperatingPoint],
+        stages: Stages | None = None,
+        references: References | None = None,
+        record: bool = False,
     ) -> dict[str, list[Inference]]:
-        """Raw results of a batch, (B, H, W, 3) uint8 at input size, at several points that share their first blocks."""
-        return self.network.infer(pixels, points, stages)
+        """Raw results of a batch, (B, H, W, 3) uint8 at input size, at several points that share their first blocks.
+
+        Args:
+            pixels: The images.
+            points: Operating points.
+            stages: Timer.
+            references: Banks by name of operating point; that of the profile if None.
+            record: Also give the tokens that each image would leave behind as a reference.
+        """
+        if references is None:
+            bank = None if self.profile is None else self.profile.bank
+            references = NO_REFERENCES if bank is None else {point.name: bank for point in points}
+        return self.network.infer(pixels, points, stages, references, record)
+
+    def teach(
+        self,
+        good: ImageSource | Iterable[ImageSource],
+        *,
+        point: str | OperatingPoint | None = None,
+        rotate: str = "auto",
+        size: int | None = None,
+        on_error: Callable[[ImageSource, KeepADError], None] | None = None,
+        say: Say = say_on_stderr,
+        progress: Progress = no_progress,
+    ) -> Profile:
+        """The profile of a product, from good images of it: a folder, a file, or an iterable of images.
+
+        Args:
+            good: Images without defects; one to sixteen are plenty.
+            point: Operating point that the profile is for; the detector's own if None.
+            rotate: Also take rotated copies of the images: "on", "off", or "auto" where that helps.
+            size: Bound on the tokens of the profile.
+            on_error: Called for every image that cannot be used; without it, the first such image raises.
+            say: Called with a line for everything worth knowing.
+            progress: Progress bar.
+
+        Example:
+            >>> profile = detector.teach("good/")
+            >>> profile.save("bolts.keepad")
+            >>> detector.with_profile(profile)("part.jpg").pred_score
+            0.31
+        """
+        from keepad.references.teaching import BANK_SIZE, teach
+
+        zero_shot = Detector(self.network, self._point if point is None else point)
+        size = BANK_SIZE if size is None else size
+        sources = _sources(good)
+        return teach(zero_shot, sources, rotate=rotate, size=size, say=say, on_error=on_error, progress=progress)
+
+    def with_profile(self, profile: Profile | str | Path) -> Detector:
+        """The detector with references of one product, at the profile's operating point; this one stays as it is.
+
+        Args:
+            profile: A profile, or its file.
+
+        Raises:
+            KeepADError: The profile is damaged, or belongs to another checkpoint, backbone, precision or input size.
+        """
+        from keepad.references.teaching import owner_of
+
+        profile = profile if isinstance(profile, Profile) else read_profile(profile)
+        point = self._point if self._point.name == profile.owner.point else operating_point(profile.owner.point)
+        profile.check(owner_of(self, point))
+        return Detector(self.network, point, profile)
 
     def _chosen(self, point: str | OperatingPoint | None) -> OperatingPoint:
-        return self._point if point is None else operating_point(point)
+        chosen = self._point if point is None else operating_point(point)
+        if self.profile is not None and chosen != self._point:
+            raise KeepADError(
+                f"the profile was taught at {self._point.name}, so it cannot be used at {chosen.name}; teach one there."
+            )
+        return chosen
 
     def _try_to_read(self, source: ImageSource) -> tuple[ImageSource, InputImage | KeepADError]:
         try:
@@ -235,6 +335,7 @@ class Detector:
             raise ImageError(
                 f"{image.path or 'the image'} gave no finite score; the weights or the checkpoint are damaged."
             )
+        thresholds = self.thresholds
         return Prediction(
             pred_score=result.score,
             anomaly_map=result.anomaly_map,
@@ -247,9 +348,11 @@ class Detector:
             image=image.pixels,
             image_size=image.size,
             path=image.path,
-            image_threshold=self.calibration.image_threshold,
-            pixel_threshold=self.calibration.pixel_threshold,
+            image_threshold=thresholds[0],
+            pixel_threshold=thresholds[1],
             timings=timings,
+            match=result.match,
+            profile=self.profile,
         )
 
 

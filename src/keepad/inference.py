@@ -7,15 +7,17 @@ that no engine can disagree with torch about which tokens stay.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
 from keepad.arrays import Array
-from keepad.presets import Calibration, OperatingPoint, PixelBudget, Placement, resolved
+from keepad.presets import REFERENCE_BUDGET, Calibration, DeepBudget, OperatingPoint, PixelBudget, Placement, resolved
 from keepad.recovery import RouterScores, Upsampler, recover
+from keepad.references.bank import Bank, ImageTokens, Match, blend, fuse, nearest, top_distance, unit
 from keepad.routing import Grid, PixelRouting, keep_deep, keep_shallow, route_pixels, standardise
 from keepad.scoring import image_score
 
@@ -32,6 +34,8 @@ class Inference:
         survivors: Grid indices alive after the deep router, ascending.
         evidence: E(I), or None where the deep router did not run.
         pixel_routing: Decision of the pixel router, or None where it did not run.
+        match: How the survivors match the references, or None without references.
+        tokens: What the image would leave behind as a reference, where that was asked for.
     """
 
     score: float
@@ -41,6 +45,8 @@ class Inference:
     survivors: Array
     evidence: float | None
     pixel_routing: PixelRouting | None = None
+    match: Match | None = None
+    tokens: ImageTokens | None = None
 
 
 @dataclass
@@ -94,7 +100,7 @@ class HeadOutput:
     Attributes:
         responses: (layers, m) responses of the live cells.
         cls: (layers,) responses of the CLS token.
-        features: (layers, m, C) normed features of the live cells as unit vectors; empty unless asked for.
+        features: (match layers, m, C) normed features of the live cells as unit vectors; empty unless asked for.
     """
 
     responses: list[Array]
@@ -128,13 +134,15 @@ class Steps(Protocol):
         """(m,) risks of the live cells that enter the deep router."""
 
     def entry_step(self, tokens: Any) -> list[Array]:
-        """(m, C) features of the live cells that enter the deep router, as unit vectors."""
+        """(m, C) tokens of the live cells, as they enter a router."""
 
     def late_step(self, tokens: Any, last: int, stages: Stages, features: bool = False) -> HeadOutput:
-        """Responses of the head layers up to `last`, and their features where these are asked for."""
+        """Responses of the head layers up to `last`, and features of the match layers where these are asked for."""
 
 
 Routings: TypeAlias = dict[PixelBudget | None, list[PixelRouting] | None]
+References: TypeAlias = Mapping[str, Bank]  # by name of operating point; points without one run zero-shot
+NO_REFERENCES: References = MappingProxyType({})
 
 
 def route_all(pixels: Array, patch: tuple[int, int], points: Sequence[OperatingPoint]) -> Routings:
@@ -151,6 +159,8 @@ def infer(
     points: Sequence[OperatingPoint],
     stages: Stages,
     routings: Routings | None = None,
+    references: References = NO_REFERENCES,
+    record: bool = False,
 ) -> dict[str, list[Inference]]:
     """The result of every image of a batch, (B, H, W, 3) uint8, at every operating point, by its name.
 
@@ -162,6 +172,8 @@ def infer(
         points: Operating points.
         stages: Timer.
         routings: Decisions of the pixel router, where they were made already.
+        references: Normal tokens of the product.
+        record: Also give the tokens that each image would leave behind as a reference.
     """
     if routings is None:
         routings = route_all(pixels, steps.patch, points)
@@ -172,27 +184,44 @@ def infer(
         tokens = steps.early_step(pixels, routing, stages)
         stages.mark("early")
         scores = steps.shallow_step(tokens) if any(point.shallow for point in group) else None
+        entry = steps.entry_step(tokens) if record or any(point.name in references for point in group) else None
+        early = Early(tokens, scores, entry, routing)
         stages.mark("routing")
         for point in group:
-            results[point.name] = _infer_point(steps, tokens, scores, point, routing, stages)
+            results[point.name] = _infer_point(steps, early, point, references.get(point.name), record, stages)
     return {point.name: results[point.name] for point in points}
 
 
+@dataclass(frozen=True)
+class Early:
+    """A batch where it enters the shallow router, shared by operating points.
+
+    Attributes:
+        tokens: Live tokens.
+        scores: (m,) scores of the shallow router per image, or None where no point needs them.
+        entry: (N, C) tokens of all cells per image, or None where nothing needs them.
+        routings: Decisions of the pixel router, or None where it did not run.
+    """
+
+    tokens: LiveTokens
+    scores: list[Array] | None
+    entry: list[Array] | None
+    routings: Sequence[PixelRouting] | None
+
+
 def _infer_point(
-    steps: Steps,
-    tokens: LiveTokens,
-    scores: list[Array] | None,
-    point: OperatingPoint,
-    routings: Sequence[PixelRouting] | None,
-    stages: Stages,
+    steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None, record: bool, stages: Stages
 ) -> list[Inference]:
     """Results of a batch at one point, from the tokens that enter the shallow router."""
     point = resolved(point, steps.calibration)
+    tokens, scores = early.tokens, early.scores
     grid, images = steps.grid, len(tokens.indices())
     live = [np.arange(grid[0] * grid[1])] * images
     traces = [RouterScores[Array](None, cells, None) for cells in live]
     evidence: list[float | None] = [None] * images
     if point.shallow is not None and scores is not None:
+        if bank is not None and early.entry is not None:
+            scores = [fuse(own, nearest(unit(x), bank.shallow)[0]) for own, x in zip(scores, early.entry, strict=True)]
         live = [keep_shallow(own, cells, grid, point.shallow) for own, cells in zip(scores, live, strict=True)]
         tokens = tokens.gather(live)  # on a whole grid, positions are grid indices
         traces = [RouterScores(standardise(own), cells, None) for own, cells in zip(scores, live, strict=True)]
@@ -200,39 +229,78 @@ def _infer_point(
     stages.mark("routing")
     tokens = steps.middle_step(tokens)
     stages.mark("middle")
+    entry = [unit(own) for own in steps.entry_step(tokens)] if record else []
     if point.deep is not None:
         risks = steps.risk_step(tokens)
-        choices = [keep_deep(risk, cells, grid, point.deep) for risk, cells in zip(risks, live, strict=True)]
+        choices = _choices(steps, tokens, risks, live, point.deep, bank)
         tokens = tokens.gather([choice.keep for choice in choices])
-        traces = [replace(trace, risk=standardise(risk)) for trace, risk in zip(traces, risks, strict=True)]
+        traces = [replace(trace, risk=choice.risk) for trace, choice in zip(traces, choices, strict=True)]
         live = [cells[choice.keep] for cells, choice in zip(live, choices, strict=True)]
         evidence = [choice.evidence for choice in choices]
     survivors = tokens.indices()
     stages.mark("routing")
     last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
-    output = steps.late_step(tokens, last, stages)
-    responses, cls = output.responses, output.cls
+    output = steps.late_step(tokens, last, stages, features=record or bank is not None)
     stages.mark("late")
-    maps = [
-        _recover(steps, own, cells, trace, point) for own, cells, trace in zip(responses, live, traces, strict=True)
-    ]
-    stages.mark("recovery")
-    image_scores = [
-        _score(steps, own, own_cls, patch_map, point)
-        for own, own_cls, (patch_map, _) in zip(responses, cls, maps, strict=True)
+    matches = [None] * images if bank is None else [bank.match(own) for own in output.features]
+    readings = [
+        own.mean(0) if match is None else blend(match.distance, own.mean(0))
+        for own, match in zip(output.responses, matches, strict=True)
     ]
     stages.mark("scoring")
-    decisions: Sequence[PixelRouting | None] = [None] * images if routings is None else routings
-    rows = zip(image_scores, maps, entering, survivors, evidence, decisions, strict=True)
+    maps = [_recover(steps, *each, point) for each in zip(readings, live, traces, strict=True)]
+    stages.mark("recovery")
+    zero_shot = [
+        _score(steps, own, own_cls, patch_map, point)
+        for own, own_cls, (patch_map, _) in zip(output.responses, output.cls, maps, strict=True)
+    ]
+    image_scores = [
+        own if match is None else float(blend(top_distance(match.distance, grid[0] * grid[1]), own))
+        for own, match in zip(zero_shot, matches, strict=True)
+    ]
+    recorded: Sequence[ImageTokens | None] = [None] * images
+    if record and early.entry is not None:
+        means = [own.mean(0) for own in output.responses]
+        parts = zip(early.entry, entry, output.features, live, means, zero_shot, strict=True)
+        recorded = [ImageTokens(unit(first), deep, own.copy(), *rest) for first, deep, own, *rest in parts]
+    stages.mark("scoring")
+    decisions: Sequence[PixelRouting | None] = early.routings or [None] * images
+    rows = zip(image_scores, maps, entering, survivors, evidence, decisions, matches, recorded, strict=True)
     return [Inference(score, *both, *rest) for score, both, *rest in rows]
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """Decision of the deep router for one image: positions that stay, evidence, and (m,) standardised risks."""
+
+    keep: Array
+    evidence: float
+    risk: Array
+
+
+def _choices(
+    steps: Steps, tokens: Any, risks: Sequence[Array], live: Sequence[Array], budget: DeepBudget, bank: Bank | None
+) -> list[_Choice]:
+    """What the deep router decides for each image, with the references where there are some."""
+    if bank is None:
+        choices = [keep_deep(risk, cells, steps.grid, budget) for risk, cells in zip(risks, live, strict=True)]
+        return [_Choice(each.keep, each.evidence, standardise(risk)) for each, risk in zip(choices, risks, strict=True)]
+    budget, cells = replace(REFERENCE_BUDGET, block=budget.block), steps.grid[0] * steps.grid[1]
+    results = []
+    for risk, own, entry in zip(risks, live, steps.entry_step(tokens), strict=True):
+        distance, _ = nearest(unit(entry), bank.deep)
+        fused, evidence = fuse(risk, distance), bank.evidence(distance, cells)
+        choice = keep_deep(fused, own, steps.grid, budget, evidence)
+        results.append(_Choice(choice.keep, evidence, standardise(fused)))
+    return results
+
+
 def _recover(
-    steps: Steps, responses: Array, live: Array, trace: RouterScores[Array], point: OperatingPoint
+    steps: Steps, readings: Array, live: Array, trace: RouterScores[Array], point: OperatingPoint
 ) -> tuple[Array, Array]:
-    """Patch map and anomaly map of one image, from (layers, m) responses of its live cells."""
+    """Patch map and anomaly map of one image, from the (m,) readings of its live cells."""
     grades = steps.calibration.grades
-    patch_map = recover(responses.mean(0), live, steps.grid, mode=point.recovery, scores=trace, grades=grades)
+    patch_map = recover(readings, live, steps.grid, mode=point.recovery, scores=trace, grades=grades)
     return patch_map, Upsampler(steps.grid, steps.image_size, point.smoothing or 0.0)(patch_map)
 
 

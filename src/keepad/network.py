@@ -18,7 +18,7 @@ from keepad.backbone.identity import digest_of
 from keepad.dissimilarity import dissimilarity
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
-from keepad.inference import HeadOutput, Inference, Stages, infer
+from keepad.inference import NO_REFERENCES, HeadOutput, Inference, References, Stages, infer
 from keepad.presets import Calibration, OperatingPoint, Placement
 from keepad.routing import PixelRouting
 from keepad.routing.selectors import DeepSelector, ShallowSelector
@@ -32,7 +32,7 @@ class Responses:
     Attributes:
         patch: (m,) responses of the live cells, one tensor per image.
         cls: (B,) responses of the CLS tokens.
-        features: (m, C) features of the live cells as unit vectors, one tensor per image.
+        features: (m, C) features of the live cells as unit vectors, one tensor per image; by match layer.
     """
 
     patch: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
@@ -56,6 +56,7 @@ class Network(nn.Module):
     """
 
     packages: tuple[str, ...] = ("torch", "timm")
+    precision = "fp32"
 
     def __init__(
         self,
@@ -151,7 +152,12 @@ class Network(nn.Module):
         return [self.deep(x, prototypes, own, merge) for (x, _, merge), own in zip(_images(tokens), entry, strict=True)]
 
     def respond(
-        self, tokens: Tokens, last: int | None = None, presence: Tensor | None = None, stages: Stages | None = None
+        self,
+        tokens: Tokens,
+        last: int | None = None,
+        presence: Tensor | None = None,
+        stages: Stages | None = None,
+        features: bool = False,
     ) -> Responses:
         """Responses of the head layers up to block `last`, or of all.
 
@@ -160,19 +166,28 @@ class Network(nn.Module):
             last: Last block that runs.
             presence: (P,) relaxed mask of the tokens, in training.
             stages: Timer.
+            features: Also collect the features of the match layers.
         """
         responses, done = Responses(), self.placement.deep - 1
-        for layer in self.placement.head_layers:
+        head, match = self.placement.head_layers, self.placement.match_layers if features else ()
+        for layer in sorted({*head, *match}):
             if last is not None and layer > last:
                 break
             tokens = self.backbone.run(tokens, done + 1, layer, presence)
             if stages:
                 stages.mark("late")
-            self.respond_at(layer, tokens, responses)
+            if layer in head:
+                self.respond_at(layer, tokens, responses)
+            if layer in match:
+                responses.features[layer] = tokens.split_cells(self.unit_features(tokens))
             if stages:
                 stages.mark("scoring")
             done = layer
         return responses
+
+    def unit_features(self, tokens: Tokens) -> Tensor:
+        """(M, C) normed features of the live cells, as unit vectors."""
+        return F.normalize(tokens.per_cell(tokens.patches(self.backbone.norm(tokens.x))), dim=-1)
 
     def respond_at(self, layer: int, tokens: Tokens, responses: Responses) -> None:
         """Add the responses to the tokens that leave block `layer`."""
@@ -181,7 +196,6 @@ class Network(nn.Module):
         own = self.dissimilarity(tokens) if self.head.uses_dissimilarity(layer) else None
         entry = tokens.entry if self.head.uses_entry else None
         responses.patch[layer] = tokens.split_cells(self.head.patch_response(layer, patches, own, entry))
-        responses.features[layer] = tokens.split_cells(F.normalize(patches, dim=-1))
         responses.cls[layer] = self.head.cls_response(layer, tokens.cls(features))
 
     def dissimilarity(self, tokens: Tokens) -> Tensor:
@@ -210,12 +224,12 @@ class Network(nn.Module):
         return [_array(risk) for risk in self.risks(tokens)]
 
     def entry_step(self, tokens: Tokens) -> list[Array]:
-        """(m, C) features of the live cells of each image that enter the deep router, as unit vectors."""
-        return [_array(own) for own in tokens.split_cells(F.normalize(tokens.per_cell(tokens.patches()), dim=-1))]
+        """(m, C) tokens of the live cells of each image, as they enter a router."""
+        return [_array(own) for own in tokens.split_cells(tokens.per_cell(tokens.patches()))]
 
     def late_step(self, tokens: Tokens, last: int, stages: Stages, features: bool = False) -> HeadOutput:
-        """Responses of the head layers up to `last`, and their features where these are asked for."""
-        responses = self.respond(tokens, last, stages=stages)
+        """Responses of the head layers up to `last`, and features of the match layers where these are asked for."""
+        responses = self.respond(tokens, last, stages=stages, features=features)
         cls = torch.stack(list(responses.cls.values()), dim=1)  # (B, layers)
         return HeadOutput(
             _stacked(responses.patch), list(_array(cls)), _stacked(responses.features) if features else []
@@ -223,10 +237,15 @@ class Network(nn.Module):
 
     @torch.inference_mode()
     def infer(
-        self, pixels: Array, points: Sequence[OperatingPoint], stages: Stages | None = None
+        self,
+        pixels: Array,
+        points: Sequence[OperatingPoint],
+        stages: Stages | None = None,
+        references: References = NO_REFERENCES,
+        record: bool = False,
     ) -> dict[str, list[Inference]]:
         """The result of every image of a batch, (B, H, W, 3) uint8 at input size, at every operating point."""
-        return infer(self, pixels, points, stages or Stages())
+        return infer(self, pixels, points, stages or Stages(), references=references, record=record)
 
     def digests(self) -> dict[str, str]:
         """Digests of head, selectors and calibration ("checkpoint"), and of the backbone."""

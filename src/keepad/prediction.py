@@ -11,6 +11,8 @@ from PIL import Image
 
 from keepad.arrays import Array
 from keepad.errors import KeepADError
+from keepad.references.bank import Match
+from keepad.references.profile import Profile
 from keepad.routing.pixel import PixelRouting
 
 
@@ -68,6 +70,8 @@ class Prediction:
         path: File of the image, or None if it came from memory.
         image: (H, W, 3) uint8 input of the network before normalisation.
         image_size: Height and width of the original image, upright.
+        match: How the survivors match the references, or None without references.
+        profile: The references, or None.
     """
 
     pred_score: float
@@ -84,6 +88,8 @@ class Prediction:
     pixel_threshold: float | None = None
     timings: dict[str, float] = field(default_factory=dict)
     certificate: Certificate | None = None
+    match: Match | None = None
+    profile: Profile | None = None
 
     @property
     def pred_label(self) -> bool | None:

@@ -52,6 +52,12 @@ class Placement:
             if not layers or not set(layers) <= {layer for layer in self.head_layers if layer <= self.exit}:
                 raise KeepADError(f"score layers must be head layers up to the exit, not {list(layers)}.")
 
+    @property
+    def match_layers(self) -> tuple[int, ...]:
+        """Blocks whose output is matched with references: three, evenly spaced, the last one the exit."""
+        step = max(1, self.exit // 6)
+        return tuple(layer for layer in (self.exit - 2 * step, self.exit - step, self.exit) if layer >= self.deep)
+
     @staticmethod
     def for_depth(
         depth: int,
@@ -147,6 +153,10 @@ class DeepBudget:
     kappa: float = 0.65
     tail: float = 0.03
     block: int = 2
+
+
+# Controller where references give the evidence, in deviations from normal; chosen on source products.
+REFERENCE_BUDGET = DeepBudget(rho_min=0.35, rho_max=0.95, centre=2.0, temperature=0.5, kappa=1.0)
 
 
 @dataclass(frozen=True)

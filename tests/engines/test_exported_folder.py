@@ -79,7 +79,7 @@ def test_a_damaged_or_missing_file_is_refused(folder: Path, name: str) -> None:
         open_network(folder)
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "no JSON", '{"format": 6}'])
+@pytest.mark.parametrize("content", ["{}", "[]", "no JSON", '{"format": 7}'])
 def test_a_damaged_description_is_refused(folder: Path, content: str) -> None:
     (folder / DESCRIPTION).write_text(content)
     with pytest.raises(KeepADError, match=rf"{DESCRIPTION} is damaged; export it again\."):

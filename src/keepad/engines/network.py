@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -17,7 +18,7 @@ from keepad.arrays import Array
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
 from keepad.engines.sessions import MULTIPLES, PACKAGES, Session, available_threads, open_session
 from keepad.errors import KeepADError
-from keepad.inference import HeadOutput, Inference, Routings, Stages, infer, route_all
+from keepad.inference import NO_REFERENCES, HeadOutput, Inference, References, Routings, Stages, infer, route_all
 from keepad.presets import Calibration, OperatingPoint
 from keepad.routing import Grid, PixelRouting, relabel
 
@@ -117,6 +118,10 @@ class EngineNetwork:
     def runs_on(self) -> str:
         return f"{self.info.engine} {self.info.precision} on the CPU"
 
+    @property
+    def precision(self) -> str:
+        return self.info.precision
+
     def digests(self) -> dict[str, str]:
         """Digests of checkpoint and backbone; engine, precision and exported files are part of the checkpoint's."""
         files = hashlib.sha256(json.dumps(self.info.files, sort_keys=True).encode()).hexdigest()[:12]
@@ -128,19 +133,29 @@ class EngineNetwork:
         return EngineNetwork(self._folder, self.info, self._threads)
 
     def infer(
-        self, pixels: Array, points: Sequence[OperatingPoint], stages: Stages | None = None
+        self,
+        pixels: Array,
+        points: Sequence[OperatingPoint],
+        stages: Stages | None = None,
+        references: References = NO_REFERENCES,
+        record: bool = False,
     ) -> dict[str, list[Inference]]:
         """The result of every image of a batch, (B, H, W, 3) uint8 at input size, at every operating point."""
         stages = stages or Stages()
+        run = partial(infer, points=points, references=references, record=record)
         if len(pixels) == 1 or self._threads == 1:
             steps = self._steps(self._all_threads)
-            results = [infer(steps, image[None], points, stages) for image in pixels]
+            results = [run(steps, image[None], stages=stages) for image in pixels]
         else:
-            results = self._infer_concurrently(pixels, points, stages)
+            results = self._infer_concurrently(pixels, points, stages, run)
         return {point.name: [result[point.name][0] for result in results] for point in points}
 
     def _infer_concurrently(
-        self, pixels: Array, points: Sequence[OperatingPoint], stages: Stages
+        self,
+        pixels: Array,
+        points: Sequence[OperatingPoint],
+        stages: Stages,
+        infer_image: Callable[..., dict[str, list[Inference]]],
     ) -> list[dict[str, list[Inference]]]:
         """Results of each image, as many at a time as there are threads."""
         lanes = min(self._threads, len(pixels))
@@ -156,7 +171,8 @@ class EngineNetwork:
         def run(number: int) -> tuple[dict[str, list[Inference]], Stages]:
             lane, own = free.get(), Stages()
             try:
-                return infer(self._steps(lane), pixels[number][None], points, own, routings[number]), own
+                steps, image = self._steps(lane), pixels[number][None]
+                return infer_image(steps, image, stages=own, routings=routings[number]), own
             finally:
                 free.put(lane)
 
@@ -231,13 +247,11 @@ class SegmentSteps:
         return [tokens.risk]
 
     def entry_step(self, tokens: EngineTokens) -> list[Array]:
-        """(m, C) features of the live cells that enter the deep router, as unit vectors."""
-        patches = tokens.x[len(tokens.x) - len(tokens.index) :]
-        unit: Array = patches / np.maximum(np.linalg.norm(patches, axis=1, keepdims=True), 1e-12)
-        return [unit[tokens.token]]
+        """(m, C) tokens of the live cells, as they enter a router."""
+        return [tokens.x[len(tokens.x) - len(tokens.index) + tokens.token]]
 
     def late_step(self, tokens: EngineTokens, last: int, stages: Stages, features: bool = False) -> HeadOutput:
-        """Responses of the head layers up to `last`, and their features where these are asked for."""
+        """Responses of the head layers up to `last`, and features of the match layers where these are asked for."""
         name = late_name(self.placement.exit, last)
         responses, cls, own = self._segments(name)(**tokens.inputs(self._multiple))
         return HeadOutput([responses], [cls], [own] if features else [])

@@ -42,7 +42,7 @@ def evidence_of(risk: Array, tail: float = 0.03) -> float:
 
 def token_budget(evidence: float, live: int, budget: DeepBudget) -> int:
     """Tokens, of `live`, that an image with this evidence keeps."""
-    gate = 1 / (1 + math.exp(-(evidence - budget.centre) / budget.temperature))
+    gate = 1 / (1 + math.exp(-max(-60.0, min(60.0, (evidence - budget.centre) / budget.temperature))))
     rho: float = budget.rho_min + (budget.rho_max - budget.rho_min) * gate
     return max(1, round(float(live * rho**budget.kappa)))
 
@@ -67,7 +67,7 @@ def choose_blocks(risk: Array, block: Array, target: int) -> tuple[Array, Array]
     return blocks[order], kept[member]
 
 
-def keep_deep(risk: Array, cells: Array, grid: Grid, budget: DeepBudget) -> DeepChoice:
+def keep_deep(risk: Array, cells: Array, grid: Grid, budget: DeepBudget, evidence: float | None = None) -> DeepChoice:
     """Which tokens of one image stay.
 
     Args:
@@ -75,8 +75,9 @@ def keep_deep(risk: Array, cells: Array, grid: Grid, budget: DeepBudget) -> Deep
         cells: (n,) their grid indices, ascending.
         grid: Rows and columns.
         budget: From evidence to a token budget.
+        evidence: Of the image; that of its risks alone if None.
     """
-    evidence = evidence_of(risk, budget.tail)
+    evidence = evidence_of(risk, budget.tail) if evidence is None else evidence
     target = token_budget(evidence, len(risk), budget)
     _, kept = choose_blocks(risk, block_ids(cells, grid, budget.block), target)
     return DeepChoice(np.flatnonzero(kept), evidence, target)

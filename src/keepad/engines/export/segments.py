@@ -132,9 +132,9 @@ class Late(Segment):
     def forward(
         self, x: Tensor, index: Tensor, cells: Tensor, token: Tensor, size: Tensor, entry: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(layers, m) responses of the cells, (layers,) of the CLS token, and (layers, m, C) features of the cells."""
+        """(layers, m) responses of the cells, (layers,) of the CLS token, and features of the match layers."""
         tokens = self.tokens(x, index, Merge(cells, token, size), entry)
-        responses = self.network.respond(tokens, self.last)
+        responses = self.network.respond(tokens, self.last, features=True)
         return (
             torch.stack([own for (own,) in responses.patch.values()]),
             torch.cat(list(responses.cls.values())),

@@ -1,0 +1,1 @@
+"""References: good images of one product, taught once and matched on survivors only."""
