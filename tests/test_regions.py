@@ -275,7 +275,12 @@ def test_arrays_for_supervision() -> None:
 def test_a_large_map_is_traced_within_the_box_of_each_region(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
     original = module._runs
-    monkeypatch.setattr(module, "_runs", lambda mask: shapes.append(mask.shape) or original(mask))
+
+    def counted(mask: Array) -> tuple[Array, Array, Array, int]:
+        shapes.append(mask.shape)
+        return original(mask)
+
+    monkeypatch.setattr(module, "_runs", counted)
     large = np.zeros((2000, 1500), np.float32)
     large[1990:, 1400:1430] = 1
     large[3, 4] = 0.8

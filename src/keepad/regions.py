@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class Region:
         cuts = {int(hole[:, 1].min()) - corner[1] for hole in self.holes}
         bounds = [0, *sorted(cuts), len(self.mask)]  # a cut along the top of every hole opens it
         parts = []
-        for top, bottom in zip(bounds[:-1], bounds[1:], strict=True):
+        for top, bottom in pairwise(bounds):
             labels, _ = ndimage.label(self.mask[top:bottom])
             for number, (rows, columns) in enumerate(ndimage.find_objects(labels), 1):
                 offset = (corner[0] + columns.start, corner[1] + top + rows.start)
