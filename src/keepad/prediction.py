@@ -206,8 +206,8 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """The scalar results and, where there is a pixel threshold, the regions, ready for JSON.
 
-        `regions` lists the 100 regions with the highest peaks at most, `regions_total` counts all of them; `polygon` and
-        `holes` are None where the polygons of one image would have more than 10,000 points together.
+        `regions` lists the 100 regions with the highest peaks at most, `regions_total` counts all of them. `polygon`
+        and `holes` are None where the polygons of one image would have more than 10,000 points together.
 
         Example:
             ```python
