@@ -18,8 +18,8 @@ _SPOOL = 16 * 2**20  # characters of annotations kept in memory; more go to a te
 class CocoWriter:
     """Collects predictions and writes their regions when it is closed; memory does not grow with the annotations.
 
-    COCO polygons know no holes: a region with holes, or of pixels that touch only by a corner, is several polygons of one
-    annotation (`Region.parts`). `score` is the peak of the region. `file_name` is the path of the image as it was given.
+    COCO polygons know no holes: a region with holes, or of pixels that touch only by a corner, is several polygons of
+    one annotation (`Region.parts`). `score` is the peak of the region, `file_name` the path of the image as given.
 
     Args:
         path: The JSON file; it appears when it is complete, or not at all.
