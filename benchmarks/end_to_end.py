@@ -22,7 +22,7 @@ import keepad
 from keepad.console import command_line
 from keepad.demo import demo_images
 from keepad.images import read_image
-from keepad.output.folder import run_folder
+from keepad.output.folder import Outputs, run_folder
 from keepad.presets import ENGINES
 
 GOAL = 1.15
@@ -57,7 +57,7 @@ def main() -> None:
             undisturbed = sum(detector(read_image(path)).seconds for path in paths)
             for overlays in (True, False):
                 started = time.perf_counter()
-                summary = run_folder(detector, paths, Path(folder) / "out", overlays=overlays)
+                summary = run_folder(detector, paths, Path(folder) / "out", outputs=Outputs(overlays))
                 whole = time.perf_counter() - started
                 forward = sum(row["seconds"] for row in summary.rows)
                 rows.append(

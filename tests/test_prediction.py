@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -87,6 +89,65 @@ class TestMaskAt:
         mask = record.pred_mask
         assert mask is not None
         np.testing.assert_array_equal(record.mask_at((28, 42)), mask, strict=True)
+
+
+class TestRegions:
+    def two_spots(self, **more: Any) -> Prediction:
+        values = np.zeros((28, 42), np.float32)
+        values[2:4, 5:8] = 0.6
+        values[20, 30] = 0.9
+        return prediction(values, image_size=(28, 42), **{"pixel_threshold": 0.5, **more})
+
+    def test_the_pixels_are_those_of_the_image(self) -> None:
+        values = np.zeros((28, 42), np.float32)
+        values[14:, 21:] = 1
+        (region,) = prediction(values, image_size=(280, 84), pixel_threshold=0.5).regions()
+        assert region.box == (42, 140, 84, 280)
+        assert region.area == pytest.approx(42 * 140, rel=1e-3), "interpolation rounds the corner"
+
+    def test_they_are_the_mask(self) -> None:
+        record = prediction(ramp(28, 42), image_size=(90, 31), pixel_threshold=0.3)
+        mask = record.mask_at()
+        assert mask is not None
+        (region,) = record.regions()
+        x0, y0, x1, y1 = region.box
+        assert region.area == mask.sum()
+        assert np.array_equal(mask[y0:y1, x0:x1], region.mask)
+        assert region.peak == record.map_at().max()
+
+    def test_highest_peak_first_and_small_ones_left_out(self) -> None:
+        assert [region.area for region in self.two_spots().regions()] == [1, 6]
+        assert [region.area for region in self.two_spots().regions(min_area=2)] == [6]
+
+    def test_none_below_the_threshold(self) -> None:
+        assert prediction(pixel_threshold=0.5).regions() == ()
+
+    def test_without_a_threshold(self) -> None:
+        with pytest.raises(KeepADError, match=r"^regions need a threshold for pixels; set one with .* beforehand\.$"):
+            prediction().regions()
+
+    def test_a_min_area_that_is_none(self) -> None:
+        with pytest.raises(KeepADError, match=r"^min_area must be .*, not 0\.$"):
+            self.two_spots().regions(min_area=0)
+
+    def test_to_dict_lists_them_where_there_is_a_threshold(self) -> None:
+        listed = json.loads(json.dumps(self.two_spots().to_dict()))
+        assert listed["regions_total"] == 2
+        assert [region["box"] for region in listed["regions"]] == [[30, 20, 31, 21], [5, 2, 8, 4]]
+        assert listed["regions"][1]["polygon"] == [[5, 2], [8, 2], [8, 4], [5, 4]]
+        assert "regions" not in self.two_spots(pixel_threshold=None).to_dict()
+
+    def test_supervision_gets_arrays_by_its_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "supervision", SimpleNamespace(Detections=SimpleNamespace))
+        detections = self.two_spots().to_supervision(min_area=2)
+        assert detections.xyxy.tolist() == [[5, 2, 8, 4]]
+        assert detections.mask.shape == (1, 28, 42)
+        assert detections.data["class_name"].tolist() == ["anomaly"]
+
+    def test_supervision_that_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "supervision", None)
+        with pytest.raises(KeepADError, match=r"^to_supervision\(\) needs the package supervision; install it .*\.$"):
+            self.two_spots().to_supervision()
 
 
 def test_the_label_is_true_from_the_threshold_on() -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keepad.loading import load
     from keepad.prediction import Certificate, Prediction
     from keepad.presets import OperatingPoint
+    from keepad.regions import Region
 
 __all__ = [
     "Certificate",
@@ -21,6 +22,7 @@ __all__ = [
     "KeepADError",
     "OperatingPoint",
     "Prediction",
+    "Region",
     "__version__",
     "load",
 ]
@@ -33,6 +35,7 @@ _MODULES = {
     "KeepADError": "keepad.errors",
     "OperatingPoint": "keepad.presets",
     "Prediction": "keepad.prediction",
+    "Region": "keepad.regions",
     "load": "keepad.loading",
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -13,7 +14,11 @@ from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.references.bank import Match
 from keepad.references.profile import Profile
+from keepad.regions import Region, at_least, describe, detection_arrays, find_regions
 from keepad.routing.pixel import PixelRouting
+
+if TYPE_CHECKING:
+    from supervision import Detections
 
 
 @dataclass(frozen=True)
@@ -154,14 +159,68 @@ class Prediction:
         """
         return None if self.pixel_threshold is None else self.map_at(size) >= self.pixel_threshold
 
+    def regions(self, min_area: int = 1) -> tuple[Region, ...]:
+        """Connected anomalous pixels of `mask_at()`, in the pixels of the original image; highest peak first.
+
+        Pixels that touch by an edge or a corner are one region.
+
+        Args:
+            min_area: Regions of fewer pixels are left out.
+
+        Raises:
+            KeepADError: There is no pixel threshold, or `min_area` is not a whole number above 0.
+
+        Example:
+            ```python
+            for region in model("part.png").regions(min_area=20):
+                print(region.box, region.area, region.peak, region.polygon)
+            ```
+        """
+        return at_least(self._regions, min_area)
+
+    @cached_property
+    def _regions(self) -> tuple[Region, ...]:
+        if self.pixel_threshold is None:
+            raise KeepADError("regions need a threshold for pixels; set one with detector.set_threshold() beforehand.")
+        return find_regions(self.map_at(), self.pixel_threshold)
+
+    def to_supervision(self, min_area: int = 1) -> Detections:
+        """The regions as `supervision.Detections`: boxes, masks and peaks as confidence; class 0 is "anomaly".
+
+        Args:
+            min_area: Regions of fewer pixels are left out.
+
+        Raises:
+            KeepADError: The package supervision is not installed, or as `regions()`.
+
+        Example:
+            ```python
+            annotated = supervision.MaskAnnotator().annotate(image, prediction.to_supervision(min_area=20))
+            ```
+        """
+        try:
+            from supervision import Detections
+        except ImportError as error:
+            raise KeepADError(
+                "to_supervision() needs the package supervision; install it with 'pip install supervision'."
+            ) from error
+        regions = self.regions(min_area)
+        return Detections(
+            **detection_arrays(regions, self.image_size), data={"class_name": np.full(len(regions), "anomaly")}
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """The scalar results, ready for JSON; without maps and survivors.
+        """The scalar results and, where there is a pixel threshold, the regions, ready for JSON.
+
+        `regions` lists the 100 regions with the highest peaks at most, `regions_total` counts all of them. `polygon`
+        and `holes` are None where the polygons of one image would have more than 10,000 points together.
 
         Example:
             ```python
             print(json.dumps(prediction.to_dict()))
             ```
         """
+        regions = {} if self.pixel_threshold is None else describe(self.regions())
         return {
             "path": None if self.path is None else str(self.path),
             "pred_score": self.pred_score,
@@ -172,6 +231,7 @@ class Prediction:
             "evidence": self.evidence,
             "seconds": self.seconds,
             "point": self.point,
+            **regions,
         }
 
     def plot(self, *, scale: float = 1.0) -> Image.Image:

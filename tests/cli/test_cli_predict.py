@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools.coco import COCO
 from typer.testing import CliRunner
 
 from keepad import loading
@@ -173,9 +174,46 @@ def test_an_interrupt_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypat
         return infer(self, *arguments, **options)
 
     monkeypatch.setattr(Network, "infer", interrupted)
-    assert run("predict", folder, "--out", tmp_path / "out", monkeypatch=monkeypatch) == 130
-    assert len(lines(tmp_path / "out")) == 3
-    assert (tmp_path / "out" / "report.html").is_file()
+    out = tmp_path / "out"
+    options = ("--masks", "--coco", "--threshold", 0.5)
+    assert run("predict", folder, "--out", out, *options, monkeypatch=monkeypatch) == 130
+    assert len(lines(out)) == 3
+    assert (out / "report.html").is_file()
+    assert len(COCO(str(out / "regions.coco.json")).getImgIds()) == 3
+    assert len(list((out / "masks").iterdir())) == 3
+
+
+def test_masks_and_a_coco_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    arguments = ("predict", folder, "--out", out, "--no-overlays", "--masks", "--coco", "--threshold", 0.5)
+    assert run(*arguments, monkeypatch=monkeypatch) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["masks", "predictions.jsonl", "regions.coco.json"]
+    loaded = COCO(str(out / "regions.coco.json"))
+    rows = lines(out)
+    assert [image["file_name"] for image in loaded.loadImgs(loaded.getImgIds())] == [row["path"] for row in rows]
+    for number, row in enumerate(rows, 1):
+        path = Path(str(row["path"]))
+        mask = np.asarray(Image.open(out / "masks" / f"{path.parent.name}__{path.name}.png")) == 255
+        assert mask.shape == (30, 40)
+        annotations = loaded.loadAnns(loaded.getAnnIds(imgIds=[number]))
+        assert row["regions_total"] == len(annotations)
+        assert (
+            [region["box"][:2] for region in row["regions"]]
+            == [  # type: ignore[attr-defined]
+                annotation["bbox"][:2] for annotation in annotations
+            ]
+        )
+        decoded = sum((loaded.annToMask(annotation) for annotation in annotations), np.zeros((30, 40)))
+        assert np.array_equal(decoded, mask)
+
+
+@pytest.mark.parametrize("option", ["--masks", "--coco"])
+def test_masks_and_regions_need_a_threshold(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert run("predict", folder, "--out", tmp_path / "out", option, monkeypatch=monkeypatch) == 2
+    assert "need a threshold for pixels" in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
 
 
 def test_models_lists_every_backbone_and_checkpoint() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import ndimage
 
 from keepad.arrays import Array
 from keepad.errors import KeepADError
@@ -54,6 +55,20 @@ class TestMap:
         assert (outlined == 255).all(axis=-1).any()
         assert (outlined[200:300, 200:300] == GREY).all(), "the inside of the mask stays free"
         assert (outlined[:100] == GREY).all()
+
+    def test_one_pixel_of_a_large_image_is_outlined(self) -> None:
+        anomaly = np.zeros((2000, 3000), np.float32)
+        anomaly[1500, 1000] = 0.6  # shrinking the map to the panel would average it away
+        outlined = overlay(anomaly_map=anomaly, image_size=(2000, 3000), pixel_threshold=0.5)
+        rows, columns = np.nonzero((outlined == 255).all(axis=-1))
+        assert abs(rows.mean() / outlined.shape[0] - 0.75) < 0.01
+        assert abs(columns.mean() / outlined.shape[1] - 1 / 3) < 0.01
+
+    def test_each_region_has_its_outline(self) -> None:
+        anomaly = np.zeros((56, 56), np.float32)
+        anomaly[5:10, 5:10] = anomaly[40:50, 30:50] = 0.24
+        outlined = (overlay(anomaly, pixel_threshold=0.2) == 255).all(axis=-1)
+        assert ndimage.label(outlined, np.ones((3, 3)))[1] == 2
 
     @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan")])
     def test_a_scale_without_length(self, scale: float) -> None:

@@ -131,6 +131,44 @@ class TestContent:
         assert "Pictures are shown for the 5 images with the highest scores" in page.text
 
 
+class TestRegions:
+    def spots(self, count: int) -> Prediction:
+        values = np.zeros((28, 28), np.float32)
+        values[0, : 2 * count : 2] = np.linspace(0.9, 0.6, count)
+        return prediction("a.png", 0.9, anomaly_map=values, pixel_threshold=0.5)
+
+    def test_box_area_and_peak_of_each(self, tmp_path: Path) -> None:
+        values = np.zeros((28, 28), np.float32)
+        values[3:5, 10:20] = 0.75
+        page = page_of(tmp_path, prediction("a.png", 0.9, anomaly_map=values, pixel_threshold=0.5))
+        assert "1 region no. left, top size area, px peak 1 10, 3 10 x 2 20 0.750" in page.text
+
+    def test_the_highest_peaks_and_a_count_of_the_rest(self, tmp_path: Path) -> None:
+        page = page_of(tmp_path, self.spots(14))
+        assert "14 regions" in page.text
+        assert "0.900" in page.text
+        assert "0.600" not in page.text
+        assert "4 regions with lower peaks not listed" in page.text
+
+    def test_none(self, tmp_path: Path) -> None:
+        assert "no region above the threshold" in page_of(tmp_path, self.spots(0)).text
+
+    def test_nothing_is_said_without_a_threshold(self, tmp_path: Path) -> None:
+        page = page_of(tmp_path, prediction("a.png", 0.9))
+        assert "details" not in [tag for tag, _ in page.tags]
+        assert "no region" not in page.text
+
+    def test_headings_name_their_columns_and_rows(self, tmp_path: Path) -> None:
+        tags = page_of(tmp_path, self.spots(2)).tags
+        scopes = [attributes.get("scope") for tag, attributes in tags if tag == "th"]
+        assert scopes == ["col"] * 5 + ["row"] * 2
+
+    def test_the_table_without_pictures_counts_them(self, tmp_path: Path) -> None:
+        with ReportWriter(tmp_path / "r.html", title="t", settings={}, max_pictures=0) as writer:
+            writer.add(self.spots(7))
+        assert " 7 40 ms" in Page(tmp_path / "r.html").text
+
+
 class TestSafety:
     def test_nothing_comes_from_elsewhere(self, tmp_path: Path) -> None:
         page = page_of(tmp_path, prediction("a.png", 0.9, image_threshold=0.5, pixel_threshold=0.5))

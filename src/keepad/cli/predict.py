@@ -1,4 +1,4 @@
-"""keepad predict: score images, write predictions.jsonl, overlays and a report."""
+"""keepad predict: score images, write predictions.jsonl, overlays, a report, masks and a COCO file."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def predict(
         typer.Option("--threshold", "-t", help="Lowest score of an anomalous image, and lowest map value of a pixel."),
     ] = None,
     overlays: Annotated[bool, typer.Option("--overlays/--no-overlays", help="Write overlays and the report.")] = True,
+    masks: Annotated[bool, typer.Option("--masks", help="Write a mask of each image, a PNG at its size.")] = False,
+    coco: Annotated[bool, typer.Option("--coco", help="Write the regions to regions.coco.json.")] = False,
     pixel_router: PixelRouterOption = None,
     engine: EngineOption = "auto",
     device: DeviceOption = None,
@@ -37,20 +39,24 @@ def predict(
     from keepad.console import stderr, stdout
     from keepad.images import find_images
     from keepad.loading import load
-    from keepad.output.folder import run_folder
+    from keepad.output.folder import Outputs, run_folder
     from keepad.presets import with_pixel_router
 
     images = find_images(paths)
     detector = load(model, point=with_pixel_router(point, pixel_router), engine=engine, device=device, weights=weights)
     if threshold is not None:
         detector.set_threshold(threshold)
-    summary = run_folder(detector, images, out, batch_size=batch, overlays=overlays)
+    summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco))
     stdout.print(summary.table())
     for sentence in summary.errors:
         stderr.print(f"[bold red]error:[/] {escape(sentence)}", soft_wrap=True)
     stdout.print(f"results: {summary.jsonl}", soft_wrap=True, highlight=False)
     if summary.report:
         stdout.print(f"report:  {summary.report}", soft_wrap=True, highlight=False)
+    if summary.masks:
+        stdout.print(f"masks:   {summary.masks}", soft_wrap=True, highlight=False)
+    if summary.coco:
+        stdout.print(f"regions: {summary.coco}", soft_wrap=True, highlight=False)
     if summary.interrupted:
         stdout.print(f"interrupted: the {summary.done} images done so far are kept", highlight=False)
         raise typer.Exit(130)

@@ -129,13 +129,23 @@ def _overlay(picture: Image.Image, prediction: Prediction, scale: float) -> Imag
     indices = Image.fromarray(_colour_indices(anomaly_map, scale))
     red, green, blue, opacity = (indices.point(column) for column in _lookups())
     drawn = Image.composite(Image.merge("RGB", (red, green, blue)), picture, opacity)
-    if prediction.pixel_threshold is None:
+    mask = prediction.mask_at()
+    if mask is None:
         return drawn
-    mask = anomaly_map >= prediction.pixel_threshold
+    mask = _resized_mask(mask, (picture.height, picture.width))
     grown = _grow(mask)
     # White inside of a black line shows on every colour.
     drawn = _painted(drawn, _DARK, _grow(grown) & ~grown)
     return _painted(drawn, _OUTLINE, grown & ~_shrink(mask))
+
+
+def _resized_mask(mask: Array, size: tuple[int, int]) -> Array:
+    """The mask at another (height, width); True wherever it reaches, so that small regions of large images show."""
+    for axis, length in enumerate(size):
+        starts = np.arange(length) * mask.shape[axis] // length
+        shrinks = length < mask.shape[axis]
+        mask = np.logical_or.reduceat(mask, starts, axis=axis) if shrinks else mask.take(starts, axis=axis)
+    return mask
 
 
 @cache

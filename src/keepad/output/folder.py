@@ -1,4 +1,4 @@
-"""Predictions of many images written to a folder: predictions.jsonl, overlays and a report."""
+"""Predictions of many images written to a folder: predictions.jsonl, overlays, a report, masks and a COCO file."""
 
 from __future__ import annotations
 
@@ -13,20 +13,38 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
 from rich.markup import escape
 from rich.table import Table
 
 from keepad.console import progress
 from keepad.detector import Detector
 from keepad.errors import KeepADError
-from keepad.files import writable_folder
+from keepad.files import replacing, writable_folder
+from keepad.output.coco import CocoWriter
 from keepad.output.drawing import draw_panels, make_panels, write_picture
 from keepad.output.report import ReportWriter
 from keepad.prediction import Prediction
 
 _KEYS = ("path", "pred_score", "pred_label", "keep_pixels", "keep_shallow", "keep_final", "evidence", "seconds")
 _MAX_NAME = 200  # bytes; file systems allow 255
-_MAX_QUEUED = 4  # overlays
+_MAX_QUEUED = 4  # images
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What is written beside `predictions.jsonl`.
+
+    Attributes:
+        overlays: A picture per image in overlays/, and `report.html`.
+        masks: A mask per image in masks/: PNG at the size of the image, 255 where it is anomalous.
+        coco: The regions of all images in `regions.coco.json`.
+    """
+
+    overlays: bool = True
+    masks: bool = False
+    coco: bool = False
 
 
 @dataclass
@@ -36,14 +54,18 @@ class RunSummary:
     Attributes:
         jsonl: File with one JSON object per image.
         report: The HTML report, or None without overlays.
-        rows: The JSON objects in the order of the images; `error` is None where the image was used.
+        rows: The JSON objects in the order of the images, without `regions`; `error` is None where the image was used.
         interrupted: Whether Ctrl-C ended the run early.
+        masks: Folder of the masks, or None without them.
+        coco: The COCO file, or None without it.
     """
 
     jsonl: Path
     report: Path | None
     rows: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
+    masks: Path | None = None
+    coco: Path | None = None
 
     @property
     def errors(self) -> list[str]:
@@ -89,30 +111,41 @@ def run_folder(
     out: Path,
     *,
     batch_size: int = 1,
-    overlays: bool = True,
+    outputs: Outputs = Outputs(),
     title: str = "KeepAD report",
 ) -> RunSummary:
-    """Predict every image; write `predictions.jsonl` and, with `overlays`, overlays/ and `report.html` to `out`.
+    """Predict every image; write `predictions.jsonl` and what `outputs` names to `out`.
 
-    An image that cannot be used becomes a line with `error`. Ctrl-C and a full disk keep the results so far.
+    An image that cannot be used becomes a line with `error`. Ctrl-C and a full disk keep the results so far; report
+    and COCO file of an interrupted run hold what was done.
 
     Args:
         detector: The detector.
         paths: Image files.
         out: Folder for the results, made if missing.
         batch_size: Images per forward pass.
-        overlays: Draw overlays and the report.
+        outputs: Files to write beside `predictions.jsonl`.
         title: Heading of the report.
 
     Example:
         ```python
-        summary = run_folder(keepad.load(), find_images("images/"), Path("out"))
-        print(summary.done, summary.errors, summary.report)
+        summary = run_folder(keepad.load(), find_images("images/"), Path("out"), outputs=Outputs(coco=True))
+        print(summary.done, summary.errors, summary.report, summary.coco)
         ```
     """
+    if (outputs.masks or outputs.coco) and detector.calibration.pixel_threshold is None:
+        raise KeepADError(
+            f"masks and a COCO file need a threshold for pixels, and {detector.name} has none; "
+            "set one with --threshold or detector.set_threshold()."
+        )
     writable_folder(out)
-    summary = RunSummary(out / "predictions.jsonl", out / "report.html" if overlays else None)
-    drawer = _Drawer(detector, paths, out, title) if overlays else None
+    summary = RunSummary(
+        out / "predictions.jsonl",
+        out / "report.html" if outputs.overlays else None,
+        masks=out / "masks" if outputs.masks else None,
+        coco=out / "regions.coco.json" if outputs.coco else None,
+    )
+    files = _Files(detector, paths, out, summary, title)
     try:
         with (
             summary.jsonl.open("w", encoding="utf-8") as lines,
@@ -121,29 +154,24 @@ def run_folder(
         ):
 
             def write(row: dict[str, Any]) -> None:
-                summary.rows.append(row)
+                # Polygons of many images would fill the memory.
+                summary.rows.append({key: value for key, value in row.items() if key != "regions"})
                 lines.write(json.dumps(row) + "\n")
                 lines.flush()
                 advance()
 
             def on_error(source: object, error: KeepADError) -> None:
                 queue.finish()  # keeps lines and overlays in the order of the images
-                if drawer:
-                    drawer.report.add_error(Path(str(source)), str(error))
+                if files.report:
+                    files.report.add_error(Path(str(source)), str(error))
                 write({**dict.fromkeys(_KEYS), "path": str(source), "error": str(error)})
 
             try:
                 for prediction in detector.predict(paths, batch_size=batch_size, on_error=on_error):
-                    values = prediction.to_dict()
-                    row = {**{key: values[key] for key in _KEYS}, "error": None}
-                    if drawer:
-                        queue.submit(partial(drawer.draw, prediction), partial(write, row))
-                    else:
-                        write(row)
+                    queue.submit(partial(files.add, prediction), write)
             except KeyboardInterrupt:
                 summary.interrupted = True
-        if drawer:
-            drawer.report.close()
+        files.close()
     except OSError as error:
         raise KeepADError(
             f"writing to {out} failed after {summary.done} images: {error.strerror}; what was written so far is kept."
@@ -151,10 +179,10 @@ def run_folder(
     return summary
 
 
-class _Drawer:
-    """Draws a prediction into the overlays folder and into the report."""
+class _Files:
+    """Writes what belongs to a prediction: overlay, mask, its share of report and COCO file."""
 
-    def __init__(self, detector: Detector, paths: Sequence[Path], out: Path, title: str) -> None:
+    def __init__(self, detector: Detector, paths: Sequence[Path], out: Path, summary: RunSummary, title: str) -> None:
         settings = {
             "model": detector.name,
             "backbone": detector.backbone_name,
@@ -162,27 +190,53 @@ class _Drawer:
             "input": f"{detector.image_size[1]} x {detector.image_size[0]} pixels",
             "device": detector.runs_on,
         }
-        self.report = ReportWriter(out / "report.html", title=title, settings=settings)
-        self._folder = writable_folder(out / "overlays")
-        self._names = _overlay_names(paths)
+        self.report = ReportWriter(summary.report, title=title, settings=settings) if summary.report else None
+        self._overlays = writable_folder(out / "overlays") if summary.report else None
+        self._masks = writable_folder(summary.masks) if summary.masks else None
+        self._coco = CocoWriter(summary.coco) if summary.coco else None
+        self._names = _names(paths)
 
-    def draw(self, prediction: Prediction) -> None:
+    def add(self, prediction: Prediction) -> dict[str, Any]:
+        """Write the files of a prediction; returns its line of `predictions.jsonl`."""
         assert prediction.path is not None
-        panels = make_panels(prediction)
-        write_picture(draw_panels(prediction, panels=panels), self._folder / self._names[prediction.path])
-        self.report.add(prediction, panels)
+        name = self._names[prediction.path]
+        if self.report and self._overlays:
+            panels = make_panels(prediction)
+            write_picture(draw_panels(prediction, panels=panels), self._overlays / f"{name}.jpg")
+            self.report.add(prediction, panels)
+        if self._masks:
+            _write_mask(prediction, self._masks / f"{name}.png")
+        if self._coco:
+            self._coco.add(prediction)
+        row = {**prediction.to_dict(), "error": None}
+        del row["point"]
+        return row
+
+    def close(self) -> None:
+        """Write report and COCO file."""
+        if self.report:
+            self.report.close()
+        if self._coco:
+            self._coco.close()
+
+
+def _write_mask(prediction: Prediction, path: Path) -> None:
+    mask = prediction.mask_at()
+    assert mask is not None, "checked before the first image"
+    with replacing(path, durable=False) as partial:
+        Image.fromarray(mask.view(np.uint8) * np.uint8(255)).save(partial, format="PNG")
 
 
 class _BackgroundQueue:
     """Runs tasks in one thread while the network runs the next images.
 
-    Each task has a callback, called in the caller's thread and in the order of submission once the task is done. An
-    exception of a task is raised by a later call.
+    Each task has a callback, called with its result in the caller's thread and in the order of submission once the task
+    is done. An exception of a task is raised by a later call.
     """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
-        self._queued: deque[tuple[Future[None], Callable[[], None]]] = deque()
+        self._queued: deque[tuple[Future[dict[str, Any]], Callable[[dict[str, Any]], None]]] = deque()
 
     def __enter__(self) -> _BackgroundQueue:
         return self
@@ -194,7 +248,7 @@ class _BackgroundQueue:
         finally:
             self._pool.shutdown(cancel_futures=True)
 
-    def submit(self, task: Callable[[], None], done: Callable[[], None]) -> None:
+    def submit(self, task: Callable[[], dict[str, Any]], done: Callable[[dict[str, Any]], None]) -> None:
         """Queue a task; blocks only while the queue is full."""
         self._queued.append((self._pool.submit(task), done))
         while self._queued and (self._queued[0][0].done() or len(self._queued) > _MAX_QUEUED):
@@ -208,15 +262,15 @@ class _BackgroundQueue:
     def _complete_first(self) -> None:
         future, done = self._queued.popleft()
         try:
-            future.result()
+            result = future.result()
         except BaseException:
             self._queued.clear()  # results after a failed one are not reported as written
             raise
-        done()
+        done(result)
 
 
-def _overlay_names(paths: Sequence[Path]) -> dict[Path, str]:
-    """A distinct JPEG name for every image: its path below the common folder, joined by "__"."""
+def _names(paths: Sequence[Path]) -> dict[Path, str]:
+    """A distinct name for every image: its path below the common folder, joined by "__"."""
     absolute = {path: path.absolute() for path in paths}
     try:
         common = len(Path(os.path.commonpath([path.parent for path in absolute.values()])).parts)
@@ -229,5 +283,5 @@ def _overlay_names(paths: Sequence[Path]) -> dict[Path, str]:
         if name in taken or len(name.encode()) > _MAX_NAME:
             name = f"{number}__{full.name[-_MAX_NAME // 4 :]}"
         taken.add(name)
-        names[path] = f"{name}.jpg"
+        names[path] = name
     return names

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.output.drawing import Panels, make_panels
-from keepad.output.report_page import Row, render
+from keepad.output.report_page import RegionRows, Row, render
 from keepad.prediction import Prediction
 
 _SPOOL = 16 * 2**20  # bytes of pictures kept in memory; more go to a temporary file
@@ -94,6 +94,7 @@ class ReportWriter:
                 keep_final=prediction.keep_final,
                 evidence=prediction.evidence,
                 seconds=prediction.seconds,
+                regions=None if prediction.pixel_threshold is None else RegionRows.of(prediction.regions()),
             )
         )
         if len(self._best) < self._max_pictures:

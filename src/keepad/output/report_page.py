@@ -10,14 +10,39 @@ from importlib.resources import files
 import numpy as np
 
 from keepad.output.drawing import colour_map
+from keepad.regions import Region
 
 _BINS = 40
+_MAX_REGIONS = 10  # per image
 _PANELS = ("image", "anomaly map", "surviving tokens")
 
 
 @dataclass(frozen=True)
+class RegionRow:
+    """Box (x0, y0, x1, y1; half-open), area in pixels and highest map value of a region."""
+
+    box: tuple[int, int, int, int]
+    area: int
+    peak: float
+
+
+@dataclass(frozen=True)
+class RegionRows:
+    """The regions of one image with the highest peaks, and how many there are in all."""
+
+    listed: tuple[RegionRow, ...]
+    total: int
+
+    @staticmethod
+    def of(regions: Sequence[Region]) -> RegionRows:
+        """The first regions of `Prediction.regions()`."""
+        listed = tuple(RegionRow(region.box, region.area, region.peak) for region in regions[:_MAX_REGIONS])
+        return RegionRows(listed, len(regions))
+
+
+@dataclass(frozen=True)
 class Row:
-    """Scalar results of one image."""
+    """Scalar results of one image; `regions` is None without a pixel threshold."""
 
     name: str
     score: float
@@ -27,6 +52,7 @@ class Row:
     keep_final: float
     evidence: float | None
     seconds: float
+    regions: RegionRows | None = None
 
 
 def render(
@@ -143,7 +169,31 @@ def _card(row: Row, pictures: Sequence[str]) -> str:
     return (
         f'<article {_data(row)}><h3>{_path(row.name)}</h3><div class="pictures">{panels}</div>'
         f'<div class="verdict"><strong>{row.score:.3f}</strong>{_bar(row)}{_badge(row)}</div>'
-        f"<dl>{described}</dl></article>\n"
+        f"<dl>{described}</dl>{_regions(row.regions)}</article>\n"
+    )
+
+
+def _regions(regions: RegionRows | None) -> str:
+    """A closed list of the regions that opens on a click or a key; nothing without a pixel threshold."""
+    if regions is None:
+        return ""
+    if not regions.total:
+        return '<p class="regions">no region above the threshold</p>'
+    rows = "".join(
+        f'<tr><th scope="row" class="number">{number}</th><td class="number">{x0}, {y0}</td>'
+        f'<td class="number">{x1 - x0} x {y1 - y0}</td><td class="number">{region.area:,}</td>'
+        f'<td class="number">{region.peak:.3f}</td></tr>'
+        for number, region in enumerate(regions.listed, 1)
+        for x0, y0, x1, y1 in [region.box]
+    )
+    more = regions.total - len(regions.listed)
+    note = f"<p>{_count(more, 'region')} with lower peaks not listed</p>" if more else ""
+    heads = "".join(
+        f'<th scope="col" class="number">{words}</th>' for words in ("no.", "left, top", "size", "area, px", "peak")
+    )
+    return (
+        f'<details class="regions"><summary>{_count(regions.total, "region")}</summary><div class="scroll"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{note}</details>"
     )
 
 
@@ -154,14 +204,15 @@ def _table(rows: Sequence[Row], shown: int) -> Iterator[str]:
         "which keeps the file small.</p>\n"
         '<div class="scroll"><table><thead><tr><th>image</th><th class="number">score</th><th></th>'
         '<th>label</th><th class="number">keep</th><th class="number">evidence</th>'
-        '<th class="number">time</th></tr></thead><tbody class="items">\n'
+        '<th class="number">regions</th><th class="number">time</th></tr></thead><tbody class="items">\n'
     )
     for row in rows:
         evidence = "" if row.evidence is None else f"{row.evidence:.3f}"
         yield (
             f'<tr {_data(row)}><td class="name">{_path(row.name)}</td><td class="number">{row.score:.3f}</td>'
             f'<td class="wide">{_bar(row)}</td><td>{_badge(row)}</td><td class="number">{_keep(row)}</td>'
-            f'<td class="number">{evidence}</td><td class="number">{_duration(row.seconds)}</td></tr>\n'
+            f'<td class="number">{evidence}</td><td class="number">{_regions_total(row)}</td>'
+            f'<td class="number">{_duration(row.seconds)}</td></tr>\n'
         )
     yield "</tbody></table></div></section>\n"
 
@@ -200,6 +251,10 @@ def _badge(row: Row) -> str:
 
 def _keep(row: Row) -> str:
     return f"{row.keep_shallow:.1%} → {row.keep_final:.1%}"
+
+
+def _regions_total(row: Row) -> str:
+    return "" if row.regions is None else f"{row.regions.total}"
 
 
 def _count(number: int, noun: str) -> str:
