@@ -1,0 +1,23 @@
+"""Decisions that one can sign for: thresholds with a guarantee, the choice of an operating point, drift. No torch."""
+
+from keepad.decisions.conformal import (
+    Calibrated,
+    Verdict,
+    calibrate,
+    fdr_verdicts,
+    images_needed,
+    lowest_level,
+    p_values,
+    suspicious_images,
+)
+
+__all__ = [
+    "Calibrated",
+    "Verdict",
+    "calibrate",
+    "fdr_verdicts",
+    "images_needed",
+    "lowest_level",
+    "p_values",
+    "suspicious_images",
+]
