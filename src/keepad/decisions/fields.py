@@ -52,6 +52,13 @@ class Fields:
         """The list of finite numbers under `key`."""
         return tuple(self._number(key, value, low, high) for value in self.items(key))
 
+    def text(self, key: str) -> str:
+        """The string under `key`."""
+        value = self._values[key]
+        if not isinstance(value, str):
+            raise self._wrong(key, "a string", value)
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         """The list of strings under `key`."""
         texts = []
