@@ -11,12 +11,18 @@ from keepad.decisions.conformal import (
     p_values,
     suspicious_images,
 )
+from keepad.decisions.drift import HORIZON, Change, DriftMonitor, DriftState, bets
 
 __all__ = [
+    "HORIZON",
     "Calibrated",
+    "Change",
     "Choice",
+    "DriftMonitor",
+    "DriftState",
     "TestedPoint",
     "Verdict",
+    "bets",
     "calibrate",
     "choose",
     "defects_needed",

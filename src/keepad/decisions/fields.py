@@ -9,25 +9,30 @@ from keepad.errors import KeepADError
 
 
 class Fields:
-    """A dict with exactly these keys, whose values are read by type.
+    """A dict whose values are read by type.
 
     Args:
         values: What `json.load` gave, of any type.
         what: What it should be, for the error: "a saved calibration".
-        keys: The keys it must have.
+        keys: The keys it must have; any if None.
 
     Raises:
         KeepADError: Not a dict, or other keys. So do all methods, for a value of another type or out of range.
     """
 
-    def __init__(self, values: object, what: str, keys: Collection[str]) -> None:
+    def __init__(self, values: object, what: str, keys: Collection[str] | None = None) -> None:
         if not isinstance(values, dict):
             raise KeepADError(f"This is not {what}: it is a {type(values).__name__}, not a dict.")
-        if set(values) != set(keys):
+        if keys is not None and set(values) != set(keys):
             wrong = sorted(map(str, set(values) ^ set(keys)))
             raise KeepADError(f"This is not {what}: the keys {', '.join(wrong)[:200]} are missing or unknown.")
         self._values = values
         self._what = what
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys, in their order."""
+        return list(self._values)
 
     def number(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
         """The finite number under `key`, within `low` and `high`."""
@@ -39,14 +44,11 @@ class Fields:
 
     def integer(self, key: str, low: int = 0, high: int = 2**53) -> int:
         """The whole number under `key`, within `low` and `high`."""
-        value = self._values[key]
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self._wrong(key, f"a whole number of {low} to {high}", value)
-        return value
+        return self._integer(key, self._values[key], low, high)
 
-    def integer_or_none(self, key: str, low: int = 0, high: int = 2**53) -> int | None:
-        """The whole number under `key`, or None where it is null."""
-        return None if self._values[key] is None else self.integer(key, low, high)
+    def integers(self, key: str, low: int = 0, high: int = 2**53) -> tuple[int, ...]:
+        """The list of whole numbers under `key`."""
+        return tuple(self._integer(key, value, low, high) for value in self.items(key))
 
     def numbers(self, key: str, low: float = -math.inf, high: float = math.inf) -> tuple[float, ...]:
         """The list of finite numbers under `key`."""
@@ -78,6 +80,11 @@ class Fields:
     def value(self, key: str) -> object:
         """Whatever is under `key`."""
         return self._values[key]
+
+    def _integer(self, key: str, value: object, low: int, high: int) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self._wrong(key, f"a whole number of {low} to {high}", value)
+        return value
 
     def _number(self, key: str, value: object, low: float, high: float) -> float:
         try:
