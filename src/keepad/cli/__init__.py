@@ -8,7 +8,7 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from keepad.cli import benchmark, cache, data, demo, evaluate, export, models, predict, train
+from keepad.cli import benchmark, cache, data, demo, drift, evaluate, export, models, predict, train
 from keepad.console import stderr
 from keepad.errors import KeepADError
 from keepad.version import __version__
@@ -28,6 +28,7 @@ app.command("models")(models.models)
 app.command("evaluate")(evaluate.evaluate)
 app.command("benchmark")(benchmark.benchmark)
 app.command("export")(export.export)
+app.command("drift")(drift.drift)
 app.command("cache")(cache.cache)
 app.add_typer(data.app, name="data")
 app.add_typer(train.app, name="train")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from keepad.errors import KeepADError
+
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Checkpoint, or a folder of keepad export; the bundled default if left out."),
@@ -34,3 +36,15 @@ DeviceOption = Annotated[
 def parts_of(text: str) -> list[str]:
     """The distinct parts of a list with commas, in their order."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def rate_of(option: str, text: str) -> float:
+    """The rate that was typed as 1% or 0.01."""
+    number, percent, rest = text.partition("%")
+    try:
+        rate = float(number) / (100 if percent else 1)
+    except ValueError:
+        rate = 0.0
+    if rest.strip() or not 0 < rate < 1:
+        raise KeepADError(f"{option} takes a rate above 0 and below 100%, as in 1% or 0.01, not {text!r}.")
+    return rate

@@ -147,12 +147,18 @@ def defect_tokens(mask: Array, grid: tuple[int, int]) -> Array:
     return np.asarray(mask.reshape(rows, height // rows, columns, width // columns).any(axis=(1, 3)))
 
 
-def clopper_pearson(events: int, trials: int) -> tuple[float, float]:
-    """The exact two-sided 95 % confidence interval (low, high) of a rate, from `events` in `trials`."""
+def clopper_pearson(events: int, trials: int, *, tail: float = _TAIL) -> tuple[float, float]:
+    """The exact confidence interval (low, high) of a rate, from `events` in `trials`; two-sided 95 % by default.
+
+    Args:
+        events: Number of events.
+        trials: Number of trials.
+        tail: Probability that is left out on each side; either limit alone is a bound at confidence 1 - `tail`.
+    """
     if not 0 <= events <= trials or trials < 1:
         raise KeepADError(f"{events} events in {trials} trials have no interval.")
-    low = float(betaincinv(events, trials - events + 1, _TAIL)) if events > 0 else 0.0
-    high = float(betaincinv(events + 1, trials - events, 1 - _TAIL)) if events < trials else 1.0
+    low = float(betaincinv(events, trials - events + 1, tail)) if events > 0 else 0.0
+    high = float(betaincinv(events + 1, trials - events, 1 - tail)) if events < trials else 1.0
     return low, high
 
 

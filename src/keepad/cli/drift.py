@@ -1,0 +1,69 @@
+"""keepad drift: whether, when and how the scores of a stream began to differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keepad.cli.options import rate_of
+from keepad.errors import KeepADError
+
+
+def drift(
+    predictions: Annotated[Path, typer.Argument(help="predictions.jsonl of keepad predict, in the order of time.")],
+    good: Annotated[
+        str,
+        typer.Option("--good", help="Number of first lines that are good, or a predictions.jsonl of good images."),
+    ] = "50",
+    false_alarms: Annotated[
+        str,
+        typer.Option("--false-alarms", help="Highest probability of an alarm in 10,000 images without drift."),
+    ] = "1%",
+    plot: Annotated[Path | None, typer.Option("--plot", help="PNG file for a plot of scores and statistic.")] = None,
+) -> None:
+    """Find drift in the scores of a stream: when, how sure, and what changed."""
+    from rich.markup import escape
+
+    from keepad.console import stderr, stdout
+    from keepad.decisions.drift import DriftMonitor
+    from keepad.decisions.stream import read_stream
+    from keepad.output.drift_plot import write_drift_plot
+
+    rate = rate_of("--false-alarms", false_alarms)
+    stream, errors = read_stream(predictions)
+    if good.isdecimal():
+        before, stream = stream[: int(good)], stream[int(good) :]
+    else:
+        before, more = read_stream(Path(good))
+        errors += more
+    if errors:
+        stderr.print(f"{errors} lines with an error were left out", highlight=False)
+    if not stream:
+        raise KeepADError(f"{predictions} has no images beside the {len(before)} good ones; lower --good.")
+    names = sorted({name for image in before for name in image.extras})
+    extras = {name: [image.extras[name] for image in before if name in image.extras] for name in names}
+    monitor = DriftMonitor([image.score for image in before], false_alarms=rate, extras=extras)
+    states = []
+    for image in stream:
+        states.append(monitor.update(image.score, **image.extras))
+        if states[-1].drift:
+            break
+    state = states[-1]
+    if state.alarm is None or state.since is None:
+        stdout.print(f"no drift in {state.images} images after {len(before)} good ones", highlight=False)
+    else:
+        lines = [
+            f"drift since about image {state.since}: {stream[state.since - 1].path}",
+            f"found at image {state.alarm}: {stream[state.alarm - 1].path}",
+            f"scores are {state.kind}; probability without drift at most {state.chance:.1g}",
+        ]
+        lines += [
+            f"{change.name}: {change.before:.3g} before, {change.after:.3g} after ({change.shift:+.1f} robust sd)"
+            for change in monitor.what_changed()
+        ]
+        stdout.print(escape("\n".join(lines)), soft_wrap=True, highlight=False)
+    if plot is not None:
+        write_drift_plot(plot, [image.score for image in stream[: len(states)]], states)
+        stdout.print(f"plot: {escape(str(plot))}", soft_wrap=True, highlight=False)

@@ -1,0 +1,34 @@
+"""Decisions that one can sign for: thresholds with a guarantee, the choice of an operating point, drift. No torch."""
+
+from keepad.decisions.choice import Choice, TestedPoint, choose, defects_needed
+from keepad.decisions.conformal import (
+    Calibrated,
+    Verdict,
+    calibrate,
+    fdr_verdicts,
+    images_needed,
+    lowest_level,
+    p_values,
+    suspicious_images,
+)
+from keepad.decisions.drift import HORIZON, Change, DriftMonitor, DriftState, bets
+
+__all__ = [
+    "HORIZON",
+    "Calibrated",
+    "Change",
+    "Choice",
+    "DriftMonitor",
+    "DriftState",
+    "TestedPoint",
+    "Verdict",
+    "bets",
+    "calibrate",
+    "choose",
+    "defects_needed",
+    "fdr_verdicts",
+    "images_needed",
+    "lowest_level",
+    "p_values",
+    "suspicious_images",
+]
