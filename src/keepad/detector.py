@@ -288,20 +288,20 @@ class Detector:
         return teach(zero_shot, sources, rotate=rotate, size=size, say=say, on_error=on_error, progress=progress)
 
     def with_profile(self, profile: Profile | str | Path) -> Detector:
-        """The detector with references of one product, at the profile's operating point; this one stays as it is.
+        """The detector with references of one product; this one stays as it is.
 
         Args:
             profile: A profile, or its file.
 
         Raises:
-            KeepADError: The profile is damaged, or belongs to another checkpoint, backbone, precision or input size.
+            KeepADError: The profile is damaged, or belongs to another checkpoint, backbone, precision, input size or
+                operating point.
         """
         from keepad.references.teaching import owner_of
 
         profile = profile if isinstance(profile, Profile) else read_profile(profile)
-        point = self._point if self._point.name == profile.owner.point else operating_point(profile.owner.point)
-        profile.check(owner_of(self, point))
-        return Detector(self.network, point, profile)
+        profile.check(owner_of(self, self._point))
+        return Detector(self.network, self._point, profile)
 
     def _chosen(self, point: str | OperatingPoint | None) -> OperatingPoint:
         chosen = self._point if point is None else operating_point(point)

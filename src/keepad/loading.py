@@ -13,6 +13,7 @@ from keepad.engines.folder import is_exported, read_description
 from keepad.engines.network import open_network
 from keepad.errors import KeepADError
 from keepad.presets import ENGINES, OperatingPoint, operating_point
+from keepad.references.profile import Profile, read_profile
 
 if TYPE_CHECKING:
     import torch
@@ -20,15 +21,17 @@ if TYPE_CHECKING:
     from keepad.network import Network
 
 DEFAULT_CHECKPOINT = "default"
+DEFAULT_POINT = "prune50"
 
 
 def load(
     what: str | Path | None = None,
     *,
-    point: str | OperatingPoint = "prune50",
+    point: str | OperatingPoint | None = None,
     engine: str = "auto",
     device: str | None = None,
     weights: str | Path | None = None,
+    profile: str | Path | Profile | None = None,
     say: Say = say_on_stderr,
 ) -> Detector:
     """A detector, ready to be called.
@@ -36,24 +39,35 @@ def load(
     Args:
         what: Name of a bundled checkpoint or of a backbone that has one, a checkpoint file, or a folder of
             `keepad export`; the bundled default if None.
-        point: Operating point: dense, prune30, prune50, prune70, or an OperatingPoint.
+        point: Operating point: dense, prune30, prune50, prune70, or an OperatingPoint; that of the profile, or prune50,
+            if None.
         engine: "torch", "openvino" or "onnx", with a precision after a colon if not fp32 ("openvino:bf16"). A
             checkpoint is exported to the user's cache once. "auto" takes OpenVINO in fp32 on a CPU where it is
             installed, agrees with torch and is faster; else torch. A folder runs on the engine that it was exported
             for.
         device: Device of torch; a GPU if there is one, else the CPU.
         weights: Backbone weights to use instead of the cached or downloaded ones.
+        profile: References of one product, or their file; see `Detector.teach`. Without `what`, the bundled checkpoint
+            that taught it is opened.
         say: Called with one line for every step.
 
     Raises:
-        KeepADError: There is no such checkpoint, engine or device, or something is not installed.
+        KeepADError: There is no such checkpoint, engine or device, something is not installed, or the profile belongs
+            to another detector.
 
     Example:
         >>> detector = keepad.load(point="prune70")
         >>> detector("part.jpg").pred_score
         0.31
     """
-    point = operating_point(point)
+    if profile is not None:
+        profile = profile if isinstance(profile, Profile) else read_profile(profile)
+        if what is None and profile.owner.name in bundled_checkpoints():
+            what = profile.owner.name
+        point = profile.owner.point if point is None else point
+        detector = load(what, point=point, engine=engine, device=device, weights=weights, say=say)
+        return detector.with_profile(profile)
+    point = operating_point(DEFAULT_POINT if point is None else point)
     kind, precision = parse_engine(engine)
     if is_exported(what):
         folder = Path(str(what))

@@ -197,12 +197,8 @@ def test_masks_and_a_coco_file(folder: Path, tmp_path: Path, monkeypatch: pytest
         assert mask.shape == (30, 40)
         annotations = loaded.loadAnns(loaded.getAnnIds(imgIds=[number]))
         assert row["regions_total"] == len(annotations)
-        assert (
-            [region["box"][:2] for region in row["regions"]]
-            == [  # type: ignore[attr-defined]
-                annotation["bbox"][:2] for annotation in annotations
-            ]
-        )
+        regions: Any = row["regions"]
+        assert [region["box"][:2] for region in regions] == [annotation["bbox"][:2] for annotation in annotations]
         decoded = sum((loaded.annToMask(annotation) for annotation in annotations), np.zeros((30, 40)))
         assert np.array_equal(decoded, mask)
 

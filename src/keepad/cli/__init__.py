@@ -8,7 +8,7 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from keepad.cli import benchmark, cache, data, demo, drift, evaluate, export, models, predict, train
+from keepad.cli import benchmark, cache, data, demo, drift, evaluate, export, models, predict, teach, train
 from keepad.console import stderr
 from keepad.errors import KeepADError
 from keepad.version import __version__
@@ -17,12 +17,13 @@ _TORCH = ("torch", "timm", "onnx")  # packages of the extra `torch`
 
 app = typer.Typer(
     name="keepad",
-    help="Zero-shot visual anomaly detection that drops patch tokens and keeps the defect.",
+    help="Visual anomaly detection that drops patch tokens and keeps the defect.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
 app.command("predict")(predict.predict)
+app.command("teach")(teach.teach)
 app.command("demo")(demo.demo)
 app.command("models")(models.models)
 app.command("evaluate")(evaluate.evaluate)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, PointOption, WeightsOption
+from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, WeightsOption
+
+if TYPE_CHECKING:
+    from keepad.references.profile import Profile
 
 PathsArgument = Annotated[
     list[Path], typer.Argument(help="Images, or folders of images (all folders below are searched).")
@@ -20,7 +24,13 @@ def predict(
     out: OutOption,
     model: ModelOption = None,
     weights: WeightsOption = None,
-    point: PointOption = "prune50",
+    point: Annotated[
+        str | None,
+        typer.Option("--point", "-p", help="dense, prune30, prune50 or prune70; the profile's own, or prune50."),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", help="References of the product, a file of keepad teach.")
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images per forward pass.")] = 1,
     threshold: Annotated[
         float | None,
@@ -38,12 +48,24 @@ def predict(
 
     from keepad.console import stderr, stdout
     from keepad.images import find_images
-    from keepad.loading import load
+    from keepad.loading import DEFAULT_POINT, load
     from keepad.output.folder import Outputs, run_folder
     from keepad.presets import with_pixel_router
+    from keepad.references.profile import read_profile
 
     images = find_images(paths)
-    detector = load(model, point=with_pixel_router(point, pixel_router), engine=engine, device=device, weights=weights)
+    taught = None if profile is None else read_profile(profile)
+    name = point or (DEFAULT_POINT if taught is None else taught.owner.point)
+    detector = load(
+        model,
+        point=with_pixel_router(name, pixel_router),
+        engine=engine,
+        device=device,
+        weights=weights,
+        profile=taught,
+    )
+    if taught is not None:
+        warn_of_references(taught, images)
     if threshold is not None:
         detector.set_threshold(threshold)
     summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco))
@@ -62,3 +84,18 @@ def predict(
         raise typer.Exit(130)
     if summary.errors:
         raise typer.Exit(1)
+
+
+def warn_of_references(profile: Profile, images: Sequence[Path]) -> None:
+    """Say which of the images are references themselves, whose scores are too low to mean anything."""
+    from keepad.console import say_on_stderr
+    from keepad.references.teaching import digest_of_file
+
+    names = {image.name for image in profile.images}
+    digests = {image.digest for image in profile.images}
+    same = [path for path in images if path.name in names and digest_of_file(path) in digests]
+    if same:
+        say_on_stderr(
+            f"{len(same)} of these images are references of the profile ({same[0].name} is one), so their scores say "
+            "nothing about new images."
+        )

@@ -133,7 +133,7 @@ def run_folder(
         print(summary.done, summary.errors, summary.report, summary.coco)
         ```
     """
-    if (outputs.masks or outputs.coco) and detector.calibration.pixel_threshold is None:
+    if (outputs.masks or outputs.coco) and detector.thresholds[1] is None:
         raise KeepADError(
             f"masks and a COCO file need a threshold for pixels, and {detector.name} has none; "
             "set one with --threshold or detector.set_threshold()."
@@ -190,6 +190,8 @@ class _Files:
             "input": f"{detector.image_size[1]} x {detector.image_size[0]} pixels",
             "device": detector.runs_on,
         }
+        if detector.profile is not None:
+            settings["references"] = f"{len(detector.profile.images)} good images"
         self.report = ReportWriter(summary.report, title=title, settings=settings) if summary.report else None
         self._overlays = writable_folder(out / "overlays") if summary.report else None
         self._masks = writable_folder(summary.masks) if summary.masks else None

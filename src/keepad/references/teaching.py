@@ -140,7 +140,7 @@ def teach(
         tuple(listed),
         np.frombuffer(b"".join(pictures), np.uint8),
         settings,
-        ({"action": "teach", "images": len(images), "when": _now()},),
+        ({"action": "teach", "images": len(images), "when": now()},),
         image_threshold,
         pixel_threshold,
     )
@@ -160,13 +160,9 @@ def add(detector: Detector, profile: Profile, image: ImageSource) -> Profile:
     profile.check(owner_of(detector, detector.point))
     good = _read(detector, image, len(profile.images))
     # Routed with the references: what raised the alarm are survivors that zero-shot routing might have dropped.
-    (inference,) = detector.with_profile(profile).infer(good.pixels[None], [detector.point], record=True)[
-        detector.point.name
-    ]
-    assert inference.tokens is not None
-    tokens = _spread(inference.tokens, _TOKENS)
+    tokens = record(Detector(detector.network, detector.point, profile), good.pixels, detector.point)
     picture = _jpeg(good.pixels)
-    return profile.added(ReferenceImage(good.name, good.digest, None, 0), tokens, picture, _now())
+    return profile.added(ReferenceImage(good.name, good.digest, None, 0), tokens, picture, now())
 
 
 def record(detector: Detector, pixels: Array, point: OperatingPoint) -> ImageTokens:
@@ -291,10 +287,18 @@ def _read_all(
 
 def _read(detector: Detector, source: ImageSource, number: int) -> _Good:
     image = read_image(source)
-    is_file = isinstance(source, str | Path)
-    content = Path(str(source)).read_bytes() if is_file else np.asarray(image).tobytes()
-    name = Path(str(source)).name if is_file else f"image {number + 1}"
-    return _Good(name, to_input(image, detector.image_size), hashlib.sha256(content).hexdigest())
+    pixels = to_input(image, detector.image_size)
+    if isinstance(source, str | Path):
+        return _Good(Path(source).name, pixels, digest_of_file(Path(source)))
+    return _Good(f"image {number + 1}", pixels, hashlib.sha256(np.asarray(image).tobytes()).hexdigest())
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file, or "" where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _spread(tokens: ImageTokens, count: int) -> ImageTokens:
@@ -321,5 +325,6 @@ def _jpeg(pixels: Array) -> bytes:
     return stream.getvalue()
 
 
-def _now() -> str:
+def now() -> str:
+    """Time of an entry in the history."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
