@@ -187,8 +187,14 @@ def infer(
         entry = steps.entry_step(tokens) if record or any(point.name in references for point in group) else None
         early = Early(tokens, scores, entry, routing)
         stages.mark("routing")
+        unrouted: dict[bool, _Routed] = {}  # by early exit: what does not depend on the references runs once
         for point in group:
-            results[point.name] = _infer_point(steps, early, point, references.get(point.name), record, stages)
+            bank, routed = references.get(point.name), unrouted.get(point.early_exit)
+            if routed is None or point.shallow is not None or point.deep is not None:
+                routed = _route(steps, early, resolved(point, steps.calibration), bank, stages)
+            if point.shallow is None and point.deep is None:
+                unrouted[point.early_exit] = routed
+            results[point.name] = _read(steps, early, routed, point, bank, record, stages)
     return {point.name: results[point.name] for point in points}
 
 
@@ -209,16 +215,38 @@ class Early:
     routings: Sequence[PixelRouting] | None
 
 
-def _infer_point(
-    steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None, record: bool, stages: Stages
-) -> list[Inference]:
-    """Results of a batch at one point, from the tokens that enter the shallow router."""
-    point = resolved(point, steps.calibration)
+@dataclass(frozen=True)
+class _Routed:
+    """A batch behind its last block.
+
+    Attributes:
+        live: (k,) grid indices of the cells that survived, per image.
+        kept: (k,) their positions among the cells that entered the deep router.
+        traces: Scores of the routers.
+        evidence: E(I), or None where the deep router did not run.
+        entering: Grid indices of the tokens that entered the deep router.
+        survivors: Grid indices of the tokens that left it.
+        entry: (m, C) tokens of the cells that entered the deep router, as unit vectors; empty unless asked for.
+        output: What the late blocks gave.
+    """
+
+    live: list[Array]
+    kept: list[Array]
+    traces: list[RouterScores[Array]]
+    evidence: Sequence[float | None]
+    entering: Sequence[Array]
+    survivors: Sequence[Array]
+    entry: list[Array]
+    output: HeadOutput
+
+
+def _route(steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None, stages: Stages) -> _Routed:
+    """Run a batch at one point, from the tokens that enter the shallow router to the last block."""
     tokens, scores = early.tokens, early.scores
     grid, images = steps.grid, len(tokens.indices())
     live = [np.arange(grid[0] * grid[1])] * images
     traces = [RouterScores[Array](None, cells, None) for cells in live]
-    evidence: list[float | None] = [None] * images
+    evidence: Sequence[float | None] = [None] * images
     if point.shallow is not None and scores is not None:
         if bank is not None and early.entry is not None:
             scores = [fuse(own, nearest(unit(x), bank.shallow)[0]) for own, x in zip(scores, early.entry, strict=True)]
@@ -229,43 +257,60 @@ def _infer_point(
     stages.mark("routing")
     tokens = steps.middle_step(tokens)
     stages.mark("middle")
-    entry = [unit(own) for own in steps.entry_step(tokens)] if record else []
+    entry = [] if early.entry is None else [unit(own) for own in steps.entry_step(tokens)]
+    kept = [np.arange(len(cells)) for cells in live]
     if point.deep is not None:
-        risks = steps.risk_step(tokens)
-        choices = _choices(steps, tokens, risks, live, point.deep, bank)
-        tokens = tokens.gather([choice.keep for choice in choices])
+        choices = _choices(steps, tokens, live, point.deep, bank, entry)
+        kept = [choice.keep for choice in choices]
+        tokens = tokens.gather(kept)
         traces = [replace(trace, risk=choice.risk) for trace, choice in zip(traces, choices, strict=True)]
         live = [cells[choice.keep] for cells, choice in zip(live, choices, strict=True)]
         evidence = [choice.evidence for choice in choices]
     survivors = tokens.indices()
     stages.mark("routing")
     last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
-    output = steps.late_step(tokens, last, stages, features=record or bank is not None)
+    output = steps.late_step(tokens, last, stages, features=early.entry is not None)
+    if early.entry is not None:  # an engine's outputs are valid until its next pass only
+        output = HeadOutput(*([own.copy() for own in part] for part in (output.responses, output.cls, output.features)))
     stages.mark("late")
-    matches = [None] * images if bank is None else [bank.match(own) for own in output.features]
+    return _Routed(live, kept, traces, evidence, entering, survivors, entry, output)
+
+
+def _read(
+    steps: Steps, early: Early, routed: _Routed, point: OperatingPoint, bank: Bank | None, record: bool, stages: Stages
+) -> list[Inference]:
+    """Results of a batch at one point, from the responses of its survivors."""
+    point = resolved(point, steps.calibration)
+    cells, images, output = steps.grid[0] * steps.grid[1], len(routed.live), routed.output
+    matches: Sequence[Match | None] = [None] * images
+    if bank is not None:
+        far = [nearest(own[kept], bank.deep)[0] for own, kept in zip(routed.entry, routed.kept, strict=True)]
+        matches = [bank.match(*pair) for pair in zip(output.features, far, strict=True)]
     readings = [
         own.mean(0) if match is None else blend(match.distance, own.mean(0))
         for own, match in zip(output.responses, matches, strict=True)
     ]
     stages.mark("scoring")
-    maps = [_recover(steps, *each, point) for each in zip(readings, live, traces, strict=True)]
+    maps = [_recover(steps, *each, point) for each in zip(readings, routed.live, routed.traces, strict=True)]
     stages.mark("recovery")
     zero_shot = [
         _score(steps, own, own_cls, patch_map, point)
         for own, own_cls, (patch_map, _) in zip(output.responses, output.cls, maps, strict=True)
     ]
-    image_scores = [
-        own if match is None else float(blend(top_distance(match.distance, grid[0] * grid[1]), own))
+    scores = [
+        own if match is None else float(blend(top_distance(match.distance, cells), own))
         for own, match in zip(zero_shot, matches, strict=True)
     ]
     recorded: Sequence[ImageTokens | None] = [None] * images
     if record and early.entry is not None:
         means = [own.mean(0) for own in output.responses]
-        parts = zip(early.entry, entry, output.features, live, means, zero_shot, strict=True)
-        recorded = [ImageTokens(unit(first), deep, own.copy(), *rest) for first, deep, own, *rest in parts]
+        parts = zip(early.entry, routed.entry, output.features, routed.live, routed.kept, means, zero_shot, strict=True)
+        recorded = [ImageTokens(unit(first), *rest) for first, *rest in parts]
     stages.mark("scoring")
     decisions: Sequence[PixelRouting | None] = early.routings or [None] * images
-    rows = zip(image_scores, maps, entering, survivors, evidence, decisions, matches, recorded, strict=True)
+    rows = zip(
+        scores, maps, routed.entering, routed.survivors, routed.evidence, decisions, matches, recorded, strict=True
+    )
     return [Inference(score, *both, *rest) for score, both, *rest in rows]
 
 
@@ -279,18 +324,19 @@ class _Choice:
 
 
 def _choices(
-    steps: Steps, tokens: Any, risks: Sequence[Array], live: Sequence[Array], budget: DeepBudget, bank: Bank | None
+    steps: Steps, tokens: Any, live: Sequence[Array], budget: DeepBudget, bank: Bank | None, entry: Sequence[Array]
 ) -> list[_Choice]:
-    """What the deep router decides for each image, with the references where there are some."""
+    """What the deep router decides for each image, from risks and, with references, from the match of its tokens."""
+    risks = steps.risk_step(tokens)
     if bank is None:
         choices = [keep_deep(risk, cells, steps.grid, budget) for risk, cells in zip(risks, live, strict=True)]
         return [_Choice(each.keep, each.evidence, standardise(risk)) for each, risk in zip(choices, risks, strict=True)]
-    budget, cells = replace(REFERENCE_BUDGET, block=budget.block), steps.grid[0] * steps.grid[1]
+    budget = replace(REFERENCE_BUDGET, block=budget.block)
     results = []
-    for risk, own, entry in zip(risks, live, steps.entry_step(tokens), strict=True):
-        distance, _ = nearest(unit(entry), bank.deep)
-        fused, evidence = fuse(risk, distance), bank.evidence(distance, cells)
-        choice = keep_deep(fused, own, steps.grid, budget, evidence)
+    for risk, cells, own in zip(risks, live, entry, strict=True):
+        distance, _ = nearest(own, bank.deep)
+        fused, evidence = fuse(risk, distance), bank.evidence(distance, steps.grid[0] * steps.grid[1])
+        choice = keep_deep(fused, cells, steps.grid, budget, evidence)
         results.append(_Choice(choice.keep, evidence, standardise(fused)))
     return results
 

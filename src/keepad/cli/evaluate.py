@@ -48,6 +48,11 @@ def evaluate(
     points: Annotated[
         str, typer.Option("--points", "-p", help="Operating points, separated by commas.")
     ] = "dense,prune30,prune50,prune70",
+    shots: Annotated[
+        str | None,
+        typer.Option("--shots", help="Numbers of good images of each class as references, such as 0,1,4,16."),
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", help="How often references are drawn.")] = 3,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images in one forward pass.")] = 1,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="At most so many images per class, for a quick estimate.")
@@ -70,7 +75,9 @@ def evaluate(
     from keepad.evaluate import Options, unseen, write_summary
     from keepad.evaluate import evaluate as measure
     from keepad.evaluate.markdown import overall_rows
+    from keepad.evaluate.shots import shot_variants, shots_markdown
     from keepad.evaluate.summary import COLUMNS, summary_rows
+    from keepad.files import replace_text
     from keepad.loading import load
     from keepad.presets import with_pixel_router
 
@@ -79,6 +86,7 @@ def evaluate(
         suites=None if suites is None else parts_of(suites),
         classes=None if classes is None else parts_of(classes),
     )
+    variants = chosen if shots is None else shot_variants(chosen, _counts(shots), draws)
     options = Options(batch_size=batch, limit=limit, fresh=fresh, command=sys.argv, progress=progress)
     folders = _folders(model, out)
     results: dict[str, Results] = {}
@@ -88,8 +96,13 @@ def evaluate(
         for source, folder in folders:
             detector = load(source, engine=engine, device=device, weights=weights)
             images = unseen(dataset, detector) if only_unseen else dataset
-            results[folder.name] = measure(detector, images, chosen, folder, options)
-            written += _write_pages(detector, images, results[folder.name], cases=cases)
+            results[folder.name] = measure(detector, images, variants, folder, options)
+            written += _write_pages(detector, images, results[folder.name], cases=cases and shots is None)
+        if shots is not None:
+            contents = {name: result.content for name, result in results.items()}
+            replace_text(out / "shots.md", shots_markdown(contents))
+            stdout.print(shots_markdown(contents), markup=False, highlight=False)
+            return
         if len(results) > 1:
             columns, rows = COLUMNS, summary_rows(write_summary(results, out))
             title = f"Mean over {len(results)} models, in percent"
@@ -111,6 +124,16 @@ def evaluate(
         _say(f"left out: {error['path']}: {error['error']}")
     if errors:
         raise typer.Exit(1)
+
+
+def _counts(text: str) -> list[int]:
+    """Numbers in a list with commas."""
+    from keepad.errors import KeepADError
+
+    parts = parts_of(text)
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise KeepADError(f"--shots takes whole numbers separated by commas, such as 0,1,4,16, not {text!r}.")
+    return [int(part) for part in parts]
 
 
 def _folders(model: str | None, out: Path) -> list[tuple[str | None, Path]]:

@@ -32,11 +32,12 @@ from keepad.evaluate.results import (
     make_survival,
 )
 from keepad.evaluate.selection import groups_of, seen_suites
+from keepad.evaluate.shots import ReferencePool
 from keepad.evaluate.state import ClassState, Row, key_of, open_folder
 from keepad.evaluate.variants import Variant, VariantLike, View, as_variants, passes_of
 from keepad.files import replace_text
 from keepad.images import read_image, to_input
-from keepad.inference import Inference
+from keepad.inference import NO_REFERENCES, Inference
 from keepad.metrics import defect_tokens
 from keepad.prefetch import prefetch
 from keepad.version import __version__
@@ -99,11 +100,13 @@ def evaluate(
     if options.reference not in (REFERENCE, *(variant.name for variant in listed)):
         raise KeepADError(f"the reference {options.reference!r} is none of the variants; choose one of them.")
     groups = groups_of(dataset, options.limit)
+    pool = ReferencePool(dataset, groups, listed)
+    groups = pool.without_references(groups)
     out = Path(out)
     samples = [sample for group in groups.values() for sample in group]
-    identity = fingerprint(detector, listed, samples)
+    identity = fingerprint(detector, listed, [*samples, *pool.samples])
     try:
-        run = _Run(detector, listed, groups, options.batch_size)
+        run = _Run(detector, listed, groups, options.batch_size, pool)
         open_folder(out / "state", identity, fresh=options.fresh)
         with options.progress("evaluate", len(samples)) as advance:
             outcomes = run.outcomes(out / "state", advance)
@@ -160,6 +163,7 @@ class _Run:
         variants: Variants.
         groups: Samples by suite and class.
         batch_size: Images that share one forward pass.
+        pool: Good images that references are drawn from.
     """
 
     def __init__(
@@ -168,10 +172,12 @@ class _Run:
         variants: Sequence[Variant],
         groups: dict[tuple[str, str], list[Sample]],
         batch_size: int,
+        pool: ReferencePool,
     ) -> None:
         self.errors: list[dict[str, str]] = []
         self.computed = 0
         self._groups, self._batch_size = groups, batch_size
+        self._detector, self._pool, self._banks = detector, pool, NO_REFERENCES
         self._size, self._grid, self._seen = detector.image_size, detector.grid, seen_suites(detector)
         self._passes = passes_of(variants, detector)
         self._views = {variant.name: variant.view for variant in variants}
@@ -195,6 +201,8 @@ class _Run:
         with closing(prefetch(self._load_batch, every_batch, _PREFETCHED)) as inputs:
             for (suite, cls), state, batches in zip(self._groups, states, unfinished, strict=True):
                 state.begin()
+                if batches:
+                    self._banks = self._pool.banks(self._detector, (suite, cls))
                 for _ in batches:
                     self._take(next(inputs), state, advance)
                 if batches:
@@ -243,7 +251,7 @@ class _Run:
             inferences: dict[str, list[Inference]] = {}
             for each in self._passes:
                 pixels = np.stack([image.views[each.view].pixels for image in inputs])
-                inferences |= each.detector.infer(pixels, each.points)
+                inferences |= each.detector.infer(pixels, each.points, references=self._banks or None)
             network = time.perf_counter() - started
             rows = [self._row(image, inferences, position) for position, image in enumerate(inputs)]
             for name, metrics in state.pixels.items():

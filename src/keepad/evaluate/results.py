@@ -28,6 +28,7 @@ from keepad.metrics import Estimate, PixelResult, Survival, SurvivalRate, auroc,
 METRICS = (
     *("i_auroc", "p_auroc", "i_ap", "p_ap", "i_f1", "p_f1", "pro"),
     *("dtr_shallow", "dtr", "cmr_shallow", "cmr", "keep_pixels", "keep_shallow", "keep"),
+    *("keep_good", "keep_defect"),
 )
 REFERENCE = "dense"  # what deltas are against by default
 # Field of a row that counts the surviving defect tokens, by router.
@@ -114,8 +115,14 @@ def _record(outcome: ClassOutcome, point: str) -> dict[str, Any]:
         "keep_pixels": _percent(mean(values["keep_pixels"] for values in at_point)),
         "keep_shallow": _percent(mean(values["keep_shallow"] for values in at_point)),
         "keep": _percent(mean(values["keep"] for values in at_point)),
+        "keep_good": _percent(_mean_keep(rows, point, 0)),
+        "keep_defect": _percent(_mean_keep(rows, point, 1)),
         "seen_in_training": outcome.seen,
     }
+
+
+def _mean_keep(rows: Iterable[Row], point: str, label: int) -> float | None:
+    return mean(row["points"][point]["keep"] for row in rows if row["label"] == label)
 
 
 def make_averages(

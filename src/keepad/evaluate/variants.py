@@ -45,6 +45,19 @@ class View:
 
 
 @dataclass(frozen=True)
+class Shots:
+    """References of a variant.
+
+    Attributes:
+        count: Good images of each class, or all there are if there are fewer.
+        draw: Number of the draw, which decides which ones.
+    """
+
+    count: int
+    draw: int
+
+
+@dataclass(frozen=True)
 class Variant:
     """A row of a comparison.
 
@@ -53,18 +66,22 @@ class Variant:
         point: Operating point.
         detector: Detector that runs it; that of the evaluation if None.
         view: Change of the images; none if None.
+        shots: References of each class; zero-shot if None.
     """
 
     name: str
     point: OperatingPoint
     detector: Detector | None = None
     view: View | None = None
+    shots: Shots | None = None
 
     def description(self) -> dict[str, Any]:
         """All that decides its numbers, beside the evaluation's own detector, as JSON gives it back."""
         fields: dict[str, Any] = {**asdict(self.point), "name": self.name}
         if self.view is not None:
             fields["view"] = asdict(self.view)
+        if self.shots is not None:
+            fields["shots"] = asdict(self.shots)
         if self.detector is not None:
             fields["detector"] = {"runs_on": self.detector.runs_on, **self.detector.digests()}
         described: dict[str, Any] = json.loads(json.dumps(fields))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,9 +27,11 @@ class ImageTokens:
     Attributes:
         shallow: (N, C) tokens of all cells where they enter the shallow router, as unit vectors.
         deep: (m, C) tokens of the cells that enter the deep router, as unit vectors.
-        layers: (layers, k, C) features of the survivors in the match layers, as unit vectors.
-        cells: (k,) grid indices of the survivors.
-        responses: (k,) their zero-shot readings.
+        layers: (layers, n, C) features in the match layers, as unit vectors: of the survivors, then of cells as they
+            are where the deep router drops nothing, if that pass was made too.
+        cells: (n,) grid indices of all these.
+        away: (k,) positions of the survivors among the cells that enter the deep router.
+        responses: (k,) zero-shot readings of the survivors.
         score: Zero-shot score of the image.
     """
 
@@ -37,8 +39,14 @@ class ImageTokens:
     deep: Array
     layers: Array
     cells: Array
+    away: Array
     responses: Array
     score: float
+
+    def widened(self, other: ImageTokens) -> ImageTokens:
+        """The same image with the features of another pass behind its own."""
+        layers = np.concatenate([self.layers, other.layers], axis=1)
+        return replace(self, layers=layers, cells=np.concatenate([self.cells, other.cells]))
 
 
 @dataclass(frozen=True)
@@ -76,10 +84,15 @@ class Bank:
     level: float
     spread: float
 
-    def match(self, features: Array) -> Match:
-        """The match of survivors, (layers, k, C): distances are means over layers, the nearest is the last one's."""
+    def match(self, features: Array, deep: Array) -> Match:
+        """The match of survivors.
+
+        Args:
+            features: (layers, k, C) their features in the match layers.
+            deep: (k,) their distances at the deep router, where many more tokens of the references are known.
+        """
         pairs = [nearest(own, rows) for own, rows in zip(features, self.layers, strict=True)]
-        return Match(np.mean([distance for distance, _ in pairs], axis=0), pairs[-1][1])
+        return Match(matched([distance for distance, _ in pairs], deep), pairs[-1][1])
 
     def evidence(self, distance: Array, cells: int) -> float:
         """How far the largest distances at the deep router lie above those of normal images, in deviations.
@@ -87,6 +100,12 @@ class Bank:
         No term is relative to the image itself, so it falls with none of the distances.
         """
         return (top_distance(distance, cells) - self.level) / self.spread
+
+
+def matched(distances: Sequence[Array], deep: Array) -> Array:
+    """(k,) distance of survivors to the references, in each match layer and at the deep router."""
+    mean: Array = np.mean([*distances, deep], axis=0)
+    return mean
 
 
 def fuse(scores: Array, distance: Array) -> Array:

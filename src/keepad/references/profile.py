@@ -165,13 +165,13 @@ class Profile:
             KeepADError: It cannot be written.
         """
         bank = self.bank
-        tensors: dict[str, Array] = {
-            "shallow": bank.shallow.astype(np.float16),
-            "deep": bank.deep.astype(np.float16),
-            "layers": bank.layers.astype(np.float16),
-            "image": bank.image.astype(np.int32),
-            "cell": bank.cell.astype(np.int32),
-            "pictures": self.pictures,
+        tensors: dict[str, Array] = {  # contiguous: safetensors writes the memory as it lies
+            "shallow": np.ascontiguousarray(bank.shallow, np.float16),
+            "deep": np.ascontiguousarray(bank.deep, np.float16),
+            "layers": np.ascontiguousarray(bank.layers, np.float16),
+            "image": np.ascontiguousarray(bank.image, np.int32),
+            "cell": np.ascontiguousarray(bank.cell, np.int32),
+            "pictures": np.ascontiguousarray(self.pictures),
         }
         described = {
             "format": _FORMAT,

@@ -18,18 +18,19 @@ from keepad.console import Progress, Say, no_progress
 from keepad.detector import Detector, ImageSource
 from keepad.errors import KeepADError
 from keepad.images import read_image, to_input
+from keepad.inference import NO_REFERENCES
 from keepad.presets import OperatingPoint
-from keepad.references.bank import ImageTokens, blend, joint, make_bank, nearest, top_distance
+from keepad.references.bank import Bank, ImageTokens, blend, make_bank, matched, nearest, top_distance
 from keepad.references.profile import Owner, Profile, ReferenceImage
 
 ROTATIONS = ("auto", "on", "off")
-BANK_SIZE = 2048  # survivors in the bank; what keeps matching below a tenth of a pass
+BANK_SIZE = 1536  # survivors in the bank; what keeps matching below a tenth of a pass
 MOST_IMAGES = 1000
 _ANGLES = tuple(range(45, 360, 45))
 _ROTATED_IMAGES = 32  # with more references, every angle is among them already
-_ROTATION_GAIN = 0.93  # rotated copies join where they bring references at least this much closer together
-_TOKENS = 20_000  # that are held at a time, of each router and of the survivors
-_COMPARED = 16  # references that are compared with all others
+_ROTATION_GAIN = 0.8  # rotated copies join where they bring references at least this much closer together
+_TOKENS = 40_000  # that are held at a time, of each router and of the survivors
+_TURNED = 4  # references that show whether rotated copies help
 _SUSPICIOUS = 4.0  # deviations above the other references
 _UNRELATED = 0.45  # mean distance of survivors to those of the other references, from which products differ
 
@@ -89,41 +90,30 @@ def teach(
         raise KeepADError(f"a bank must hold at least 64 tokens, not {size}.")
     images = _read_all(detector, list(good), say, on_error)
     point, cells = detector.point, detector.grid[0] * detector.grid[1]
-    per_image = max(24, _TOKENS // len(images))
-    may_rotate = rotate == "on" or (rotate == "auto" and len(images) <= _ROTATED_IMAGES)
-    angles = _ANGLES if may_rotate else ()
-    upright, turned = list[ImageTokens](), list[list[ImageTokens]]()
-    with progress("teach", len(images) * (1 + len(angles))) as advance:
-        for image in images:
-            upright.append(_spread(record(detector, image.pixels, point), per_image))
-            advance()
-        for image in images if may_rotate else ():
-            turned.append([])
-            for angle in angles:
-                tokens = record(detector, rotated(image.pixels, angle), point)
-                back = replace(tokens, cells=turned_back(tokens.cells, detector.grid, angle))
-                turned[-1].append(_spread(back, per_image // 2))
+    count = max(24, _TOKENS // len(images))
+    with progress("teach", len(images)) as advance:
+
+        def record_one(number: int, angle: int) -> ImageTokens:
+            tokens = record(detector, images[number].pixels, point, angle, count)
+            if not angle:
                 advance()
-    gain = rotation_gain(upright, turned, cells)
-    rotating = rotate == "on" or (may_rotate and gain < _ROTATION_GAIN)
-    everything, numbers = list(upright), list(range(len(images)))
-    if rotating:
-        everything += [own for copies in turned for own in copies]
-        numbers += [number for number, copies in enumerate(turned) for _ in copies]
-    bank, loss = make_bank(everything, numbers, cells, size)
-    left_out = leave_one_out(everything, numbers, cells)
+            return tokens
+
+        lesson = make_lesson(record_one, len(images), rotate, cells)
+    bank, loss = make_bank(lesson.tokens, lesson.numbers, cells, size)
+    left_out = leave_one_out(lesson.tokens, lesson.numbers, cells)
     for line in _warnings(images, left_out):
         say(line)
-    before = sum(len(own.cells) for own in everything)
+    before = sum(len(own.cells) for own in lesson.tokens)
     say(
         f"taught {len(images)} {'images' if len(images) > 1 else 'image'} at {point.name}, "
-        f"{'with' if rotating else 'without'} rotations: {bank.layers.shape[1]} of {before} tokens in the bank"
+        f"{'with' if lesson.rotated else 'without'} rotations: {bank.layers.shape[1]} of {before} tokens in the bank"
         + (f", the others {loss:.3f} from it on average." if loss else ".")
     )
     settings = {
         "rotate": rotate,
-        "rotated": rotating,
-        "rotation_gain": gain,
+        "rotated": lesson.rotated,
+        "rotation_gain": lesson.gain,
         "size": size,
         "tokens": before,
         "loss": loss,
@@ -165,11 +155,90 @@ def add(detector: Detector, profile: Profile, image: ImageSource) -> Profile:
     return profile.added(ReferenceImage(good.name, good.digest, None, 0), tokens, picture, now())
 
 
-def record(detector: Detector, pixels: Array, point: OperatingPoint) -> ImageTokens:
-    """What one image, (H, W, 3) uint8 at input size, leaves behind as a reference."""
-    ((inference,),) = detector.infer(pixels[None], [point], record=True).values()
-    assert inference.tokens is not None
-    return inference.tokens
+@dataclass(frozen=True)
+class Lesson:
+    """What good images leave behind.
+
+    Attributes:
+        tokens: Of the images, and then of their rotated copies.
+        numbers: Number of the image that each belongs to.
+        rotated: Whether there are rotated copies.
+        gain: Largest distances between references with rotated copies, as a share of those without; None if unknown.
+    """
+
+    tokens: list[ImageTokens]
+    numbers: list[int]
+    rotated: bool
+    gain: float | None
+
+
+def make_lesson(record_one: Callable[[int, int], ImageTokens], count: int, rotate: str, cells: int) -> Lesson:
+    """The tokens of good images, with rotated copies where these are wanted or help.
+
+    Args:
+        record_one: Tokens of an image, given by its number, at an angle.
+        count: Number of images.
+        rotate: One of ROTATIONS.
+        cells: Cells of the grid.
+    """
+    upright = [record_one(number, 0) for number in range(count)]
+
+    def turned(number: int) -> list[ImageTokens]:
+        return [record_one(number, angle) for angle in _ANGLES]
+
+    gain, rotates = None, rotate == "on"
+    if rotate == "auto" and 1 < count <= _ROTATED_IMAGES:
+        # A few images show whether the product lies at any angle.
+        few = range(min(count, _TURNED))
+        gain = rotation_gain([upright[number] for number in few], [turned(number) for number in few], cells)
+        rotates = gain < _ROTATION_GAIN
+    copies = [(number, own) for number in range(count) for own in turned(number)] if rotates else []
+    tokens = [*upright, *(own for _, own in copies)]
+    return Lesson(tokens, [*range(count), *(number for number, _ in copies)], rotates, gain)
+
+
+def teach_bank(
+    detector: Detector, paths: Sequence[Path], point: OperatingPoint, known: dict[tuple[Path, int, str], ImageTokens]
+) -> Bank:
+    """The bank of some files, as `teach` makes it by default; `known` keeps what was recorded from call to call."""
+
+    def record_one(number: int, angle: int) -> ImageTokens:
+        key = paths[number], angle, point.name
+        if key not in known:
+            pixels = to_input(read_image(paths[number]), detector.image_size)
+            known[key] = record(detector, pixels, point, angle)
+        return known[key]
+
+    cells = detector.grid[0] * detector.grid[1]
+    lesson = make_lesson(record_one, len(paths), "auto", cells)
+    return make_bank(lesson.tokens, lesson.numbers, cells, BANK_SIZE)[0]
+
+
+def record(
+    detector: Detector, pixels: Array, point: OperatingPoint, angle: int = 0, count: int = _TOKENS
+) -> ImageTokens:
+    """What one image, (H, W, 3) uint8 at input size, leaves behind as a reference.
+
+    Survivors are compared with survivors; but a good image may keep what the references dropped. So a second pass, in
+    which the deep router drops nothing, adds the features of all tokens that it saw.
+
+    Args:
+        detector: The detector.
+        pixels: The image.
+        point: Operating point.
+        angle: Degrees by which the image is turned first; its cells are those of the upright image still.
+        count: Bound on the tokens of each kind.
+    """
+    points = [point]
+    if point.deep is not None:
+        points.append(replace(point, name=f"{point.name} whole", deep=None))
+    if angle:
+        pixels, count = rotated(pixels, angle), max(24, count // len(_ANGLES))
+    references = None if detector.profile is None else {point.name: detector.profile.bank}
+    results = detector.infer(pixels[None], points, references=references or NO_REFERENCES, record=True)
+    tokens = [some_of(own.tokens, count) for (own,) in results.values() if own.tokens is not None]
+    both = tokens[0] if len(tokens) == 1 else tokens[0].widened(tokens[1])
+    return replace(both, cells=turned_back(both.cells, detector.grid, angle)) if angle else both
 
 
 def owner_of(detector: Detector, point: OperatingPoint) -> Owner:
@@ -204,18 +273,22 @@ def turned_back(cells: Array, grid: tuple[int, int], angle: float) -> Array:
 
 
 def rotation_gain(upright: Sequence[ImageTokens], turned: Sequence[Sequence[ImageTokens]], cells: int) -> float:
-    """Largest distances of references to others with rotated copies, as a share of those without; 1 where unknown."""
-    if len(upright) < 2 or not turned:
-        return 1.0
+    """Largest distances of references to others with rotated copies, as a share of those without; their median."""
     shares = []
-    for number in range(min(len(upright), _COMPARED)):
-        own = joint(upright[number].layers)
-        plain = [joint(other.layers) for index, other in enumerate(upright) if index != number]
-        copies = [joint(copy.layers) for index, other in enumerate(turned) if index != number for copy in other]
-        without = nearest(own, np.concatenate(plain))[0]
-        joined = np.minimum(without, nearest(own, np.concatenate(copies))[0])
-        shares.append(top_distance(joined, cells) / max(top_distance(without, cells), 1e-6))
+    for number in range(len(upright)):
+        others = [index for index in range(len(upright)) if index != number]
+        without = distance_to(upright[number], [upright[index] for index in others])
+        copies = distance_to(upright[number], [copy for index in others for copy in turned[index]])
+        shares.append(top_distance(np.minimum(without, copies), cells) / max(top_distance(without, cells), 1e-6))
     return float(np.median(shares))
+
+
+def distance_to(own: ImageTokens, others: Sequence[ImageTokens]) -> Array:
+    """(k,) distances of the survivors of an image to other references, as an image to be judged has them."""
+    layers = np.concatenate([other.layers for other in others], axis=1)
+    deep, _ = nearest(own.deep, np.concatenate([other.deep for other in others]))
+    survivors = own.layers[:, : len(own.away)]
+    return matched([nearest(*pair)[0] for pair in zip(survivors, layers, strict=True)], deep[own.away])
 
 
 def leave_one_out(tokens: Sequence[ImageTokens], numbers: Sequence[int], cells: int) -> list[LeftOut]:
@@ -225,9 +298,7 @@ def leave_one_out(tokens: Sequence[ImageTokens], numbers: Sequence[int], cells: 
     for number in sorted(upright) if len(upright) > 1 else ():
         own = upright[number]
         others = [other for other, of in zip(tokens, numbers, strict=True) if of != number]
-        others = others[:: max(1, len(others) // 64)]  # as many as a bank can hold
-        layers = np.concatenate([other.layers for other in others], axis=1)
-        distance = np.mean([nearest(*pair)[0] for pair in zip(own.layers, layers, strict=True)], axis=0)
+        distance = distance_to(own, others[:: max(1, len(others) // 64)])  # about as many as a bank can hold
         score = float(blend(top_distance(distance, cells), own.score))
         results.append(LeftOut(score, float(blend(distance, own.responses).max()), float(distance.mean())))
     return results
@@ -301,20 +372,21 @@ def digest_of_file(path: Path) -> str:
         return ""
 
 
-def _spread(tokens: ImageTokens, count: int) -> ImageTokens:
-    """At most `count` tokens of each kind, evenly over the image, in half the memory of what the network gives."""
+def some_of(tokens: ImageTokens, count: int) -> ImageTokens:
+    """At most `count` tokens of each kind, evenly over the image."""
 
     def some(length: int) -> Array:
         positions: Array = np.linspace(0, length - 1, min(length, count)).round().astype(np.int64)
         return positions
 
-    kept = some(len(tokens.cells))
+    entering, kept = some(len(tokens.deep)), some(len(tokens.cells))
     return replace(
         tokens,
         shallow=tokens.shallow[some(len(tokens.shallow))],
-        deep=tokens.deep[some(len(tokens.deep))],
+        deep=tokens.deep[entering],
         layers=tokens.layers[:, kept],
         cells=tokens.cells[kept],
+        away=np.abs(entering[None] - tokens.away[kept][:, None]).argmin(1),
         responses=tokens.responses[kept],
     )
 
