@@ -227,6 +227,7 @@ class _Routed:
         entering: Grid indices of the tokens that entered the deep router.
         survivors: Grid indices of the tokens that left it.
         entry: (m, C) tokens of the cells that entered the deep router, as unit vectors; empty unless asked for.
+        far: (k,) distances of the survivors at the deep router, where it knows references.
         output: What the late blocks gave.
     """
 
@@ -237,6 +238,7 @@ class _Routed:
     entering: Sequence[Array]
     survivors: Sequence[Array]
     entry: list[Array]
+    far: list[Array] | None
     output: HeadOutput
 
 
@@ -258,10 +260,11 @@ def _route(steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None,
     tokens = steps.middle_step(tokens)
     stages.mark("middle")
     entry = [] if early.entry is None else [unit(own) for own in steps.entry_step(tokens)]
-    kept = [np.arange(len(cells)) for cells in live]
+    kept, far = [np.arange(len(cells)) for cells in live], None
     if point.deep is not None:
         choices = _choices(steps, tokens, live, point.deep, bank, entry)
         kept = [choice.keep for choice in choices]
+        far = None if bank is None else [choice.distance[choice.keep] for choice in choices]
         tokens = tokens.gather(kept)
         traces = [replace(trace, risk=choice.risk) for trace, choice in zip(traces, choices, strict=True)]
         live = [cells[choice.keep] for cells, choice in zip(live, choices, strict=True)]
@@ -273,7 +276,7 @@ def _route(steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None,
     if early.entry is not None:  # an engine's outputs are valid until its next pass only
         output = HeadOutput(*([own.copy() for own in part] for part in (output.responses, output.cls, output.features)))
     stages.mark("late")
-    return _Routed(live, kept, traces, evidence, entering, survivors, entry, output)
+    return _Routed(live, kept, traces, evidence, entering, survivors, entry, far, output)
 
 
 def _read(
@@ -284,8 +287,8 @@ def _read(
     cells, images, output = steps.grid[0] * steps.grid[1], len(routed.live), routed.output
     matches: Sequence[Match | None] = [None] * images
     if bank is not None:
-        far = [nearest(own[kept], bank.deep)[0] for own, kept in zip(routed.entry, routed.kept, strict=True)]
-        matches = [bank.match(*pair) for pair in zip(output.features, far, strict=True)]
+        far = routed.far or [nearest(own, bank.deep)[0] for own in routed.entry]
+        matches = [bank.match(*each) for each in zip(output.features, far, routed.live, strict=True)]
     readings = [
         own.mean(0) if match is None else blend(match.distance, own.mean(0))
         for own, match in zip(output.responses, matches, strict=True)
@@ -316,11 +319,19 @@ def _read(
 
 @dataclass(frozen=True)
 class _Choice:
-    """Decision of the deep router for one image: positions that stay, evidence, and (m,) standardised risks."""
+    """Decision of the deep router for one image.
+
+    Attributes:
+        keep: Positions that stay.
+        evidence: E(I).
+        risk: (m,) standardised risks.
+        distance: (m,) distances to the references; empty without them.
+    """
 
     keep: Array
     evidence: float
     risk: Array
+    distance: Array = field(default_factory=lambda: np.zeros(0))
 
 
 def _choices(
@@ -337,7 +348,7 @@ def _choices(
         distance, _ = nearest(own, bank.deep)
         fused, evidence = fuse(risk, distance), bank.evidence(distance, steps.grid[0] * steps.grid[1])
         choice = keep_deep(fused, cells, steps.grid, budget, evidence)
-        results.append(_Choice(choice.keep, evidence, standardise(fused)))
+        results.append(_Choice(choice.keep, evidence, standardise(fused), distance))
     return results
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,33 @@ class Certificate:
         """
         dropped = np.flatnonzero(routing.owner != np.arange(len(routing.owner)))
         return Certificate(dropped, routing.owner[dropped], routing.bound[dropped])
+
+
+@dataclass(frozen=True)
+class NearestReference:
+    """A part of an image beside the part of a reference that it resembles most.
+
+    Attributes:
+        own: The part of the image.
+        reference: The part of the reference.
+        name: Name of the reference.
+        distance: Distance of the patches in their middle, in [0, 1].
+    """
+
+    own: Image.Image
+    reference: Image.Image
+    name: str
+    distance: float
+
+
+def around(image: Image.Image, cell: int, grid: tuple[int, int], margin: int) -> Image.Image:
+    """The part of an image around a cell, `margin` cells on each side, moved inside where it would leave the image."""
+    rows, columns = grid
+    high, wide = image.height / rows, image.width / columns
+    row = min(max(cell // columns, margin), rows - 1 - margin)
+    column = min(max(cell % columns, margin), columns - 1 - margin)
+    corners = (column - margin) * wide, (row - margin) * high, (column + margin + 1) * wide, (row + margin + 1) * high
+    return image.crop(tuple(round(corner) for corner in corners))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -208,6 +236,34 @@ class Prediction:
         return Detections(
             **detection_arrays(regions, self.image_size), data={"class_name": np.full(len(regions), "anomaly")}
         )
+
+    def nearest_reference(self, margin: int = 2) -> NearestReference | None:
+        """The survivor that matches the references worst, beside the reference patch that it resembles most.
+
+        Args:
+            margin: Patches shown around it on each side.
+
+        Returns:
+            None without references.
+
+        Example:
+            ```python
+            pair = keepad.load(profile="bolts.keepad")("part.png").nearest_reference()
+            pair.own.show(), pair.reference.show()
+            ```
+        """
+        if self.match is None or self.profile is None:
+            return None
+        worst = int(self.match.distance.argmax())
+        token, cell = self.match.nearest[worst], int(self.match.cells[worst])
+        number = int(self.profile.bank.image[token])
+        with Image.open(BytesIO(self.profile.picture_of(number))) as opened:
+            picture = opened.convert("RGB")
+        own, reference = (
+            around(image, at, self.grid, margin)
+            for image, at in ((Image.fromarray(self.image), cell), (picture, int(self.profile.bank.cell[token])))
+        )
+        return NearestReference(own, reference, self.profile.images[number].name, float(self.match.distance[worst]))
 
     def to_dict(self) -> dict[str, Any]:
         """The scalar results and, where there is a pixel threshold, the regions, ready for JSON.

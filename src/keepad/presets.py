@@ -156,7 +156,7 @@ class DeepBudget:
 
 
 # Controller where references give the evidence, in deviations from normal; chosen on source products.
-REFERENCE_BUDGET = DeepBudget(rho_min=0.35, rho_max=0.95, centre=2.0, temperature=0.5, kappa=1.0)
+REFERENCE_BUDGET = DeepBudget(rho_min=0.3, rho_max=1.0, centre=1.75, temperature=0.5, kappa=1.0)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def test_nearest_finds_itself_and_its_opposite_is_clipped() -> None:
 
 def test_a_reference_matches_itself_in_every_layer_and_knows_where_from() -> None:
     bank, own = bank_of(3), image(100)
-    match = bank.match(own.layers, nearest(own.deep[own.away], bank.deep)[0])
+    match = bank.match(own.layers, nearest(own.deep[own.away], bank.deep)[0], own.cells)
     assert match.distance == pytest.approx(np.zeros(20), abs=1e-6)
     assert bank.image[match.nearest].tolist() == [1] * 20
     assert bank.cell[match.nearest].tolist() == own.cells.tolist()

@@ -8,7 +8,7 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from keepad.cli import benchmark, cache, data, demo, drift, evaluate, export, models, predict, teach, train
+from keepad.cli import audit, benchmark, cache, data, demo, drift, evaluate, export, models, predict, teach, train
 from keepad.console import stderr
 from keepad.errors import KeepADError
 from keepad.version import __version__
@@ -23,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("predict")(predict.predict)
+app.command("audit")(audit.audit)
 app.command("teach")(teach.teach)
 app.command("demo")(demo.demo)
 app.command("models")(models.models)

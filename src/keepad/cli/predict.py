@@ -11,6 +11,7 @@ import typer
 from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, WeightsOption
 
 if TYPE_CHECKING:
+    from keepad.output.folder import RunSummary
     from keepad.references.profile import Profile
 
 PathsArgument = Annotated[
@@ -44,9 +45,6 @@ def predict(
     device: DeviceOption = None,
 ) -> None:
     """Score images and locate their anomalies."""
-    from rich.markup import escape
-
-    from keepad.console import stderr, stdout
     from keepad.images import find_images
     from keepad.loading import DEFAULT_POINT, load
     from keepad.output.folder import Outputs, run_folder
@@ -69,6 +67,15 @@ def predict(
     if threshold is not None:
         detector.set_threshold(threshold)
     summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco))
+    print_summary(summary)
+
+
+def print_summary(summary: RunSummary) -> None:
+    """Print a run's table and files; exit with 130 if it was interrupted, with 1 if some images could not be used."""
+    from rich.markup import escape
+
+    from keepad.console import stderr, stdout
+
     stdout.print(summary.table())
     for sentence in summary.errors:
         stderr.print(f"[bold red]error:[/] {escape(sentence)}", soft_wrap=True)

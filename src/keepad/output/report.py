@@ -7,6 +7,7 @@ import heapq
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -106,7 +107,11 @@ class ReportWriter:
             del self._spans[-dropped]
         try:
             panels = panels or make_panels(prediction, long_side=_PICTURE_SIDE)
-            self._spans[number] = [self._store(panel) for panel in panels]
+            pair = prediction.nearest_reference()
+            parts = [] if pair is None else [_enlarged(pair.own), _enlarged(pair.reference)]
+            self._spans[number] = [self._store(picture) for picture in (*panels, *parts)]
+            if pair is not None:
+                self._rows[number] = replace(self._rows[number], reference=(pair.name, pair.distance))
         except OSError as error:
             raise self._cannot_write(error) from error
 
@@ -152,3 +157,8 @@ class ReportWriter:
             self._spool.seek(offset)
             uris.append("data:image/jpeg;base64," + base64.b64encode(self._spool.read(length)).decode("ascii"))
         return uris
+
+
+def _enlarged(part: Image.Image) -> Image.Image:
+    """A part of an image, large enough to be looked at."""
+    return part.resize((2 * part.width, 2 * part.height), Image.Resampling.BICUBIC)

@@ -42,7 +42,11 @@ class RegionRows:
 
 @dataclass(frozen=True)
 class Row:
-    """Scalar results of one image; `regions` is None without a pixel threshold."""
+    """Scalar results of one image.
+
+    `regions` is None without a pixel threshold; `reference`, without references, else the name of the one that the
+    worst match resembles most, and its distance.
+    """
 
     name: str
     score: float
@@ -53,6 +57,7 @@ class Row:
     evidence: float | None
     seconds: float
     regions: RegionRows | None = None
+    reference: tuple[str, float] | None = None
 
 
 def render(
@@ -160,7 +165,7 @@ def _controls() -> str:
 def _card(row: Row, pictures: Sequence[str]) -> str:
     panels = "".join(
         f'<figure><img src="{picture}" alt="{panel}" loading="lazy"><figcaption>{panel}</figcaption></figure>'
-        for picture, panel in zip(pictures, _PANELS, strict=True)
+        for picture, panel in zip(pictures, _PANELS, strict=False)
     )
     facts = [("keep", _keep(row)), ("time", _duration(row.seconds))]
     if row.evidence is not None:
@@ -169,8 +174,21 @@ def _card(row: Row, pictures: Sequence[str]) -> str:
     return (
         f'<article {_data(row)}><h3>{_path(row.name)}</h3><div class="pictures">{panels}</div>'
         f'<div class="verdict"><strong>{row.score:.3f}</strong>{_bar(row)}{_badge(row)}</div>'
-        f"<dl>{described}</dl>{_regions(row.regions)}</article>\n"
+        f"<dl>{described}</dl>{_reference(row, pictures[len(_PANELS) :])}{_regions(row.regions)}</article>\n"
     )
+
+
+def _reference(row: Row, pictures: Sequence[str]) -> str:
+    """The part of the image that matches the references worst, beside what it resembles most in them."""
+    if row.reference is None:
+        return ""
+    name, distance = row.reference
+    captions = (f"matches worst ({distance:.2f})", f"nearest in {escape(name)}")
+    figures = "".join(
+        f'<figure><img src="{picture}" alt="{caption}" loading="lazy"><figcaption>{caption}</figcaption></figure>'
+        for picture, caption in zip(pictures, captions, strict=True)
+    )
+    return f'<div class="pictures reference">{figures}</div>'
 
 
 def _regions(regions: RegionRows | None) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from keepad.arrays import Array
 from keepad.routing.grid import standardise
@@ -15,6 +17,7 @@ from keepad.routing.grid import standardise
 ZERO_SHOT_WEIGHT = 0.2
 TOP_FRACTION = 0.01  # share of the grid whose largest distances form the image score
 _LEAST_SPREAD = 0.1  # of the level: few references know their own spread badly
+_SINGLE = 1.13  # level of a normal image over that of halves of one reference, on source products
 _PROJECTED = 128  # dimensions in which the bank is thinned
 _COMPARED = 64  # references that are compared with the others
 _EPS = 1e-6
@@ -56,10 +59,12 @@ class Match:
     Attributes:
         distance: (k,) distance of each survivor to the nearest token of the bank, in [0, 1].
         nearest: (k,) position of that token in the bank.
+        cells: (k,) grid indices of the survivors.
     """
 
     distance: Array
     nearest: Array
+    cells: Array
 
 
 @dataclass(frozen=True)
@@ -84,15 +89,16 @@ class Bank:
     level: float
     spread: float
 
-    def match(self, features: Array, deep: Array) -> Match:
+    def match(self, features: Array, deep: Array, cells: Array) -> Match:
         """The match of survivors.
 
         Args:
             features: (layers, k, C) their features in the match layers.
             deep: (k,) their distances at the deep router, where many more tokens of the references are known.
+            cells: (k,) their grid indices.
         """
         pairs = [nearest(own, rows) for own, rows in zip(features, self.layers, strict=True)]
-        return Match(matched([distance for distance, _ in pairs], deep), pairs[-1][1])
+        return Match(matched([distance for distance, _ in pairs], deep), pairs[-1][1], cells)
 
     def evidence(self, distance: Array, cells: int) -> float:
         """How far the largest distances at the deep router lie above those of normal images, in deviations.
@@ -121,10 +127,32 @@ def blend(match: Array | float, zero_shot: Array | float) -> Array:
 
 def nearest(features: Array, rows: Array) -> tuple[Array, Array]:
     """(m,) distance of unit vectors to the nearest of others, in [0, 1], and its position, (m, C), (n, C)."""
-    cosine = features @ rows.T
+    with _one_thread().limit(limits=1):
+        cosine = features @ rows.T
     position = cosine.argmax(1)
     distance = 1 - np.take_along_axis(cosine, position[:, None], 1)[:, 0]
     return np.clip(distance, 0, 1), position
+
+
+def nearest_by_group(features: Array, rows: Array, group: Array) -> tuple[Array, Array]:
+    """(m, groups) distances of unit vectors to the nearest of each group of others, and (m,) the nearest of all.
+
+    Args:
+        features: (m, C) unit vectors.
+        rows: (n, C) unit vectors.
+        group: (n,) group of each, ascending.
+    """
+    with _one_thread().limit(limits=1):
+        cosine = features @ rows.T
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    distance: Array = np.clip(1 - np.maximum.reduceat(cosine, starts, axis=1), 0, 1)
+    return distance, cosine.argmax(1)
+
+
+@lru_cache(maxsize=1)
+def _one_thread() -> ThreadpoolController:
+    """Limits NumPy's BLAS: its threads spin on after a product, and on few cores they take those of the network."""
+    return ThreadpoolController().select(internal_api="openblas")
 
 
 def top_distance(distance: Array, cells: int) -> float:
@@ -168,34 +196,51 @@ def make_bank(images: Sequence[ImageTokens], numbers: Sequence[int], cells: int,
         images: Tokens of the good images, and of their rotated copies.
         numbers: Number of the image that each belongs to; the upright copy comes first.
         cells: Cells of the grid.
-        size: Bound on the survivors in the bank, and on the tokens of each router.
+        size: Bound on the survivors in the bank, and on four times the tokens of each router.
     """
     layers = np.concatenate([own.layers for own in images], axis=1)
     image = np.repeat(np.asarray(numbers), [len(own.cells) for own in images])
     cell = np.concatenate([own.cells for own in images])
     kept, loss = thin(joint(layers), size)
-    deep = np.concatenate([own.deep for own in images])
     shallow = np.concatenate([own.shallow for own in images])
-    level, spread = normal_level(images, numbers, cells)
-    rows = shallow[thin(shallow, size)[0]], deep[thin(deep, size)[0]], layers[:, kept]
+    deep = np.concatenate([own.deep for own in images])
+    of_deep = np.repeat(np.asarray(numbers), [len(own.deep) for own in images])
+    few = thin(deep, size // 4)[0]
+    level, spread = normal_level(images, numbers, cells, deep[few], of_deep[few])
+    rows = shallow[thin(shallow, size // 4)[0]], deep[few], layers[:, kept]
     return Bank(*rows, image[kept], cell[kept], level, spread), loss
 
 
-def normal_level(images: Sequence[ImageTokens], numbers: Sequence[int], cells: int) -> tuple[float, float]:
-    """Mean and deviation of the largest distances at the deep router: each reference against the others.
+def normal_level(
+    images: Sequence[ImageTokens], numbers: Sequence[int], cells: int, rows: Array, of_rows: Array
+) -> tuple[float, float]:
+    """Mean and deviation of the largest distances at the deep router: each reference against the bank of the others.
 
-    A single reference is split: every other cell against the rest.
+    A single reference is split, every other cell against the rest, and its level raised: halves of one image resemble
+    each other more than two images do.
+
+    Args:
+        images: Tokens of the good images, and of their rotated copies.
+        numbers: Number of the image that each belongs to; the upright copy comes first.
+        cells: Cells of the grid.
+        rows: (d, C) tokens of the bank at the deep router.
+        of_rows: (d,) number of the image that each comes from.
     """
-    upright = {number: own.deep for number, own in reversed(list(zip(numbers, images, strict=True)))}
-    tops = []
+    upright = dict(reversed(list(zip(numbers, (own.deep for own in images), strict=True))))
     if len(upright) == 1:
         (own,) = upright.values()
         tops = [top_distance(nearest(own[start::2], own[1 - start :: 2])[0], cells) for start in (0, 1)]
-    for number in list(upright)[: _COMPARED if len(upright) > 1 else 0]:
-        others = np.concatenate([own.deep for own, of in zip(images, numbers, strict=True) if of != number])
-        tops.append(top_distance(nearest(upright[number], others)[0], cells))
-    level = float(np.mean(tops))
+        level = _SINGLE * float(np.mean(tops))
+    else:
+        some = [number for number in list(upright)[-_COMPARED:] if (of_rows != number).any()]
+        tops = [top_distance(nearest(upright[number], rows[of_rows != number])[0], cells) for number in some]
+        level = float(np.mean(tops))
     return level, max(float(np.std(tops)), _LEAST_SPREAD * level, _EPS)
+
+
+def spread_rows(rows: Array, count: int) -> Array:
+    """At most `count` rows, evenly spread."""
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), max(1, count))).round().astype(np.int64)]
 
 
 def unit(vectors: Array) -> Array:

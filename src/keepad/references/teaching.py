@@ -24,13 +24,13 @@ from keepad.references.bank import Bank, ImageTokens, blend, make_bank, matched,
 from keepad.references.profile import Owner, Profile, ReferenceImage
 
 ROTATIONS = ("auto", "on", "off")
-BANK_SIZE = 1536  # survivors in the bank; what keeps matching below a tenth of a pass
+BANK_SIZE = 4096  # survivors in the bank; what keeps matching below a tenth of a pass
 MOST_IMAGES = 1000
 _ANGLES = tuple(range(45, 360, 45))
 _ROTATED_IMAGES = 32  # with more references, every angle is among them already
 _ROTATION_GAIN = 0.8  # rotated copies join where they bring references at least this much closer together
 _TOKENS = 40_000  # that are held at a time, of each router and of the survivors
-_TURNED = 4  # references that show whether rotated copies help
+_TURNED = 3  # references that show whether rotated copies help
 _SUSPICIOUS = 4.0  # deviations above the other references
 _UNRELATED = 0.45  # mean distance of survivors to those of the other references, from which products differ
 
