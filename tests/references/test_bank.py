@@ -93,7 +93,7 @@ def test_evidence_rises_with_every_distance_and_is_measured_from_normal_images()
 def test_the_bank_is_bounded_and_one_image_is_enough() -> None:
     bank, loss = make_bank([image(0)], [0], CELLS, 8)
     assert bank.layers.shape == (3, 8, 16)
-    assert len(bank.shallow) == len(bank.deep) == 8
+    assert len(bank.shallow) == len(bank.deep) == 2
     assert loss > 0
     assert bank.level > 0
     assert bank.spread > 0

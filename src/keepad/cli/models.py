@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 def models() -> None:
-    """List backbones and checkpoints with size, licence, origin, and whether they are on this machine."""
+    """List backbones, checkpoints and profiles with size, licence, origin, and whether they are on this machine."""
     from keepad.backbone.registry import BACKBONES
     from keepad.checkpoint import bundled_checkpoints
     from keepad.console import stdout
     from keepad.files import cache_folder
+    from keepad.references.profile import SUFFIX
 
     _print_table("Backbones", ((spec.name, _here(spec), _describe(spec)) for spec in BACKBONES.values()))
     stdout.print(
@@ -28,6 +29,29 @@ def models() -> None:
     )
     checkpoints = bundled_checkpoints().items()
     _print_table("\nCheckpoints", ((name, "bundled", _describe_checkpoint(path)) for name, path in checkpoints))
+
+
+    profiles = sorted(Path().glob(f"*{SUFFIX}"))
+    if profiles:
+        _print_table("\nProfiles in this folder", ((path.name, "yes", _describe_profile(path)) for path in profiles))
+
+
+def _describe_profile(path: Path) -> str:
+    from keepad.errors import KeepADError
+    from keepad.references.profile import read_profile
+
+    try:
+        profile = read_profile(path)
+    except KeepADError as error:
+        return str(error)
+    owner = profile.owner
+    return "\n".join(
+        [
+            f"{len(profile.images)} good images, {profile.bank.layers.shape[1]} tokens",
+            f"for {owner.name} at {owner.point}, {owner.precision}",
+            f"{path.stat().st_size / 1e6:.1f} MB, taught {profile.history[0]['when']}",
+        ]
+    )
 
 
 def _print_table(title: str, rows: Iterable[tuple[str, str, str]]) -> None:

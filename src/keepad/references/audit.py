@@ -73,7 +73,8 @@ class Auditor(Detector):
         self._level = (0.0, 1.0)
         everyone = self._crowd()
         tokens = list(self._sample.values())
-        of_deep = np.repeat(range(len(tokens)), len(everyone.deep) // len(tokens))
+        share = _ROUTER_TOKENS // len(tokens)
+        of_deep = np.repeat(range(len(tokens)), [min(share, len(own.deep)) for own in tokens])
         self._level = normal_level(tokens, range(len(tokens)), self.grid[0] * self.grid[1], everyone.deep, of_deep)
         self._everyone = self._crowd()
 

@@ -240,7 +240,8 @@ def normal_level(
 
 def spread_rows(rows: Array, count: int) -> Array:
     """At most `count` rows, evenly spread."""
-    return rows[np.linspace(0, len(rows) - 1, min(len(rows), max(1, count))).round().astype(np.int64)]
+    positions: Array = np.linspace(0, len(rows) - 1, min(len(rows), max(1, count))).round().astype(np.int64)
+    return rows[positions]
 
 
 def unit(vectors: Array) -> Array:
