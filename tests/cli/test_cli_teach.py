@@ -122,5 +122,5 @@ def test_models_lists_the_profiles_of_the_folder(
     assert run("models", monkeypatch=monkeypatch) == 0
     printed = capsys.readouterr().out
     assert "parts.keepad" in printed
-    assert "1 good images" in printed
+    assert "1 good image" in printed
     assert "damaged" in printed
