@@ -30,7 +30,6 @@ def models() -> None:
     checkpoints = bundled_checkpoints().items()
     _print_table("\nCheckpoints", ((name, "bundled", _describe_checkpoint(path)) for name, path in checkpoints))
 
-
     profiles = sorted(Path().glob(f"*{SUFFIX}"))
     if profiles:
         _print_table("\nProfiles in this folder", ((path.name, "yes", _describe_profile(path)) for path in profiles))
