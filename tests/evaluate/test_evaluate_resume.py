@@ -32,11 +32,11 @@ def kill_after(monkeypatch, model, calls):
     """Let the detector die at its n-th pass; a pass is one image at one operating point."""
     left = [calls]
 
-    def infer(pixels, points, stages=None):
+    def infer(pixels, points, stages=None, references=None):
         left[0] -= len(pixels) * len(points)
         if left[0] < 0:
             raise Killed
-        return type(model).infer(model, pixels, points, stages)
+        return type(model).infer(model, pixels, points, stages, references)
 
     monkeypatch.setattr(model, "infer", infer)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -26,6 +27,8 @@ def tree(tmp_path: Path) -> Path:
     draw_class(tmp_path / "data" / "parts" / "bolt", good=4, defects=[20, 40], seed=1)
     draw_class(tmp_path / "data" / "parts" / "cap", good=6, defects=[20, 40], seed=2)
     draw_class(tmp_path / "other" / "bolt", good=5, defects=[20], seed=9)
+    for cls in ("bolt", "cap"):
+        rmtree(tmp_path / "data" / "parts" / cls / "train")
     (tmp_path / "data" / "parts" / "bolt" / "train").mkdir()
     (tmp_path / "other" / "bolt" / "test" / "good").rename(tmp_path / "data" / "parts" / "bolt" / "train" / "good")
     return tmp_path / "data" / "parts"

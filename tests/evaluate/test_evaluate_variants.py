@@ -56,9 +56,9 @@ def test_variants_of_one_detector_and_view_share_one_inference(detector, parts, 
     other, calls = copy.deepcopy(detector), []
 
     def counting(detector, name):
-        def infer(pixels, points, stages=None):
+        def infer(pixels, points, stages=None, references=None):
             calls.append((name, len(pixels), [point.name for point in points]))
-            return type(detector).infer(detector, pixels, points, stages)
+            return type(detector).infer(detector, pixels, points, stages, references)
 
         monkeypatch.setattr(detector, "infer", infer)
 
@@ -89,9 +89,9 @@ def test_a_variants_detector_gives_its_own_numbers(detector, parts, tmp_path):
 
 
 def test_a_mirrored_image_is_compared_with_its_mirrored_mask(detector, parts, tmp_path, monkeypatch):
-    def infer(pixels, points, stages=None):
+    def infer(pixels, points, stages=None, references=None):
         """Maps of brightness, which mirror with the image."""
-        results = type(detector).infer(detector, pixels, points, stages)
+        results = type(detector).infer(detector, pixels, points, stages, references)
         maps = [image.mean(-1).astype(np.float32) / 255 for image in pixels]
         return {
             name: [replace(result, anomaly_map=map_) for result, map_ in zip(of_point, maps, strict=True)]

@@ -14,7 +14,7 @@ from keepad.engines.network import open_network
 from keepad.errors import KeepADError
 from keepad.network import Network
 from keepad.references.audit import Auditor
-from keepad.references.teaching import rotated, turned_back
+from keepad.references.rotation import rotated, turned_back
 
 
 def part(seed: int, *, defect: bool = False, angle: float = 0) -> Image.Image:
