@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from pycocotools.coco import COCO
+from rich.console import Console
 from typer.testing import CliRunner
 
 from keepad import loading
@@ -221,10 +222,11 @@ def test_models_lists_every_backbone_and_checkpoint() -> None:
         assert name in result.stdout
 
 
-def test_models_breaks_no_name_at_100_columns() -> None:
+def test_models_breaks_no_name_at_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     from keepad.backbone import BACKBONES
 
-    stdout = CliRunner().invoke(app, ["models"], env={"COLUMNS": "100"}).stdout
+    monkeypatch.setattr("keepad.console.stdout", Console(width=100))  # consoles read COLUMNS when they are made
+    stdout = CliRunner().invoke(app, ["models"]).stdout
     assert max(map(len, stdout.splitlines())) <= 100
     for spec in BACKBONES.values():
         assert spec.name in stdout
