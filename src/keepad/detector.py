@@ -78,7 +78,8 @@ class Detector:
     Args:
         network: Runs the passes.
         point: Operating point used where a call names none.
-        profile: References of one product; the detector then only runs at the profile's own operating point.
+        profile: References and calibration of one product; the detector then only runs at the profile's own operating
+            point.
 
     Example:
         >>> detector = keepad.load()
@@ -153,21 +154,25 @@ class Detector:
         return self.network.digests()
 
     def set_threshold(self, image: float, pixel: float | None = None) -> None:
-        """Label an image anomalous from the score `image` on, and a pixel from the map value `pixel` (or the same)."""
+        """Label an image anomalous from the score `image` on, and a pixel from the map value `pixel` (or the same).
+
+        It takes the place of a calibration, and promises nothing.
+        """
         pixel = image if pixel is None else pixel
         for value in (image, pixel):
             if not 0 <= value <= 1:
                 raise KeepADError(f"a threshold must lie between 0 and 1, not at {value}.")
         if self.profile is not None:
-            self.profile = replace(self.profile, image_threshold=image, pixel_threshold=pixel)
+            self.profile = self.profile.with_thresholds(image, pixel)
             return
         self.network.calibration = replace(self.calibration, image_threshold=image, pixel_threshold=pixel)
 
     @property
     def thresholds(self) -> tuple[float | None, float | None]:
         """Score of an image and map value of a pixel from which these are called anomalous; None where unknown."""
-        known = self.calibration if self.profile is None else self.profile
-        return known.image_threshold, known.pixel_threshold
+        if self.profile is not None:
+            return self.profile.thresholds
+        return self.calibration.image_threshold, self.calibration.pixel_threshold
 
     def __call__(self, image: ImageSource, point: str | OperatingPoint | None = None) -> Prediction:
         """The Prediction of one image: a path, a PIL image, an array or a tensor.
@@ -287,8 +292,46 @@ class Detector:
         sources = _sources(good)
         return teach(zero_shot, sources, rotate=rotate, size=size, say=say, on_error=on_error, progress=progress)
 
+    def calibrate(
+        self,
+        good: ImageSource | Iterable[ImageSource],
+        *,
+        false_alarms: float = 0.01,
+        confidence: float | None = None,
+        review: float | None = None,
+        on_error: Callable[[ImageSource, KeepADError], None] | None = None,
+        say: Say = say_on_stderr,
+        progress: Progress = no_progress,
+    ) -> Profile:
+        """The profile of this detector with a threshold that keeps a promise, fitted on good images.
+
+        With a profile, its references stay; without one, the new profile holds the calibration alone.
+
+        Args:
+            good: Images without defects, none of them a reference: a folder, a file, or an iterable of images.
+            false_alarms: Promised share of good images that are called "defect"; 1 % needs 99 images.
+            confidence: Share of all calibration sets for which this is to hold; on their average if None.
+            review: Promised share of good images that are called "review" or "defect"; five times `false_alarms` if
+                None.
+            on_error: Called for every image that cannot be used; without it, the first such image raises.
+            say: Called with a line for everything worth knowing.
+            progress: Progress bar.
+
+        Raises:
+            KeepADError: Too few images for the promise, references among them, or one that cannot be used.
+
+        Example:
+            >>> profile = detector.calibrate("good/", false_alarms=0.01)
+            >>> detector.with_profile(profile)("part.jpg").verdict
+            "ok"
+        """
+        from keepad.references.calibrating import Promise, calibrate
+
+        promise = Promise(false_alarms, confidence, review)
+        return calibrate(self, _sources(good), promise, say=say, on_error=on_error, progress=progress)
+
     def with_profile(self, profile: Profile | str | Path) -> Detector:
-        """The detector with references of one product; this one stays as it is.
+        """The detector with what a profile holds about one product; this one stays as it is.
 
         Args:
             profile: A profile, or its file.
@@ -307,7 +350,7 @@ class Detector:
         chosen = self._point if point is None else operating_point(point)
         if self.profile is not None and chosen != self._point:
             raise KeepADError(
-                f"the profile was taught at {self._point.name}, so it cannot be used at {chosen.name}; teach one there."
+                f"the profile was made at {self._point.name}, so it cannot be used at {chosen.name}; make one there."
             )
         return chosen
 
@@ -336,6 +379,7 @@ class Detector:
                 f"{image.path or 'the image'} gave no finite score; the weights or the checkpoint are damaged."
             )
         thresholds = self.thresholds
+        calibrated = None if self.profile is None else self.profile.calibrated
         return Prediction(
             pred_score=result.score,
             anomaly_map=result.anomaly_map,
@@ -353,6 +397,8 @@ class Detector:
             timings=timings,
             match=result.match,
             profile=self.profile,
+            p_value=None if calibrated is None else calibrated.p_value(result.score),
+            verdict=None if calibrated is None else calibrated.verdict(result.score),
         )
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, WeightsOption
+from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, WeightsOption, rate_of
+from keepad.errors import KeepADError
 
 if TYPE_CHECKING:
     from keepad.output.folder import RunSummary
@@ -30,12 +31,19 @@ def predict(
         typer.Option("--point", "-p", help="dense, prune30, prune50 or prune70; the profile's own, or prune50."),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option("--profile", help="References of the product, a file of keepad teach.")
+        Path | None,
+        typer.Option("--profile", help="What is known of the product, a file of keepad teach, calibrate or choose."),
     ] = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images per forward pass.")] = 1,
     threshold: Annotated[
         float | None,
         typer.Option("--threshold", "-t", help="Lowest score of an anomalous image, and lowest map value of a pixel."),
+    ] = None,
+    fdr: Annotated[
+        str | None,
+        typer.Option(
+            "--fdr", help="Verdicts for the whole folder: share of good images expected among its defects, such as 5%."
+        ),
     ] = None,
     overlays: Annotated[bool, typer.Option("--overlays/--no-overlays", help="Write overlays and the report.")] = True,
     masks: Annotated[bool, typer.Option("--masks", help="Write a mask of each image, a PNG at its size.")] = False,
@@ -51,6 +59,9 @@ def predict(
     from keepad.presets import with_pixel_router
     from keepad.references.profile import read_profile
 
+    rate = None if fdr is None else rate_of("--fdr", fdr)
+    if fdr is not None and threshold is not None:
+        raise KeepADError("--threshold takes the place of a calibration, which --fdr needs; give one of them.")
     images = find_images(paths)
     taught = None if profile is None else read_profile(profile)
     name = point or (DEFAULT_POINT if taught is None else taught.owner.point)
@@ -66,7 +77,7 @@ def predict(
         warn_of_references(taught, images)
     if threshold is not None:
         detector.set_threshold(threshold)
-    summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco))
+    summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco, rate))
     print_summary(summary)
 
 

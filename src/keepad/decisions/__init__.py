@@ -9,6 +9,7 @@ from keepad.decisions.conformal import (
     images_needed,
     lowest_level,
     p_values,
+    require_images,
     suspicious_images,
 )
 from keepad.decisions.drift import HORIZON, Change, DriftMonitor, DriftState, bets
@@ -30,5 +31,6 @@ __all__ = [
     "images_needed",
     "lowest_level",
     "p_values",
+    "require_images",
     "suspicious_images",
 ]

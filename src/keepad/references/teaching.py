@@ -235,7 +235,8 @@ def record(
         points.append(replace(point, name=f"{point.name} whole", deep=None))
     if angle:
         pixels, count = rotated(pixels, angle), max(24, count // len(_ANGLES))
-    references = None if detector.profile is None else {point.name: detector.profile.bank}
+    bank = None if detector.profile is None else detector.profile.bank
+    references = None if bank is None else {point.name: bank}
     results = detector.infer(pixels[None], points, references=references or NO_REFERENCES, record=True)
     tokens = [some_of(own.tokens, count) for (own,) in results.values() if own.tokens is not None]
     both = tokens[0] if len(tokens) == 1 else tokens[0].widened(tokens[1])
