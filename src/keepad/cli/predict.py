@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, WeightsOption, rate_of
+from keepad.cli.options import (
+    BudgetOption,
+    DeviceOption,
+    EngineOption,
+    KeepOption,
+    ModelOption,
+    PixelRouterOption,
+    WeightsOption,
+    one_point,
+    rate_of,
+)
 from keepad.errors import KeepADError
 
 if TYPE_CHECKING:
@@ -30,6 +40,8 @@ def predict(
         str | None,
         typer.Option("--point", "-p", help="dense, prune30, prune50 or prune70; the profile's own, or prune50."),
     ] = None,
+    keep: KeepOption = None,
+    budget_ms: BudgetOption = None,
     profile: Annotated[
         Path | None,
         typer.Option("--profile", help="What is known of the product, a file of keepad teach, calibrate or choose."),
@@ -64,15 +76,15 @@ def predict(
         raise KeepADError("--threshold takes the place of a calibration, which --fdr needs; give one of them.")
     images = find_images(paths)
     taught = None if profile is None else read_profile(profile)
-    name = point or (DEFAULT_POINT if taught is None else taught.owner.point)
+    name, chosen = one_point(point, keep), None
+    if name or budget_ms is None:
+        default = DEFAULT_POINT if taught is None else taught.owner.point
+        chosen = with_pixel_router(name or default, pixel_router)
     detector = load(
-        model,
-        point=with_pixel_router(name, pixel_router),
-        engine=engine,
-        device=device,
-        weights=weights,
-        profile=taught,
+        model, point=chosen, engine=engine, device=device, weights=weights, profile=taught, budget_ms=budget_ms
     )
+    if chosen is None:
+        detector.point = with_pixel_router(detector.point, pixel_router)
     if taught is not None:
         warn_of_references(taught, images)
     if threshold is not None:

@@ -95,21 +95,23 @@ class RunSummary:
         rows = sorted((row for row in self.rows if row["error"] is None), key=lambda row: -row["pred_score"])
         table = Table(title=f"{self.done} images, {len(self.errors)} errors", title_justify="left")
         table.add_column("image", overflow="fold", min_width=24)
+        # Six columns fit a terminal; a verdict says more than the label and the evidence behind the budget.
         calibrated = any(row["p_value"] is not None for row in rows)
-        for column in ("score", *(("verdict", "p-value") if calibrated else ("label",)), "keep", "evidence", "ms"):
+        for column in (
+            "score",
+            *(("verdict", "p-value", "keep") if calibrated else ("label", "keep", "evidence")),
+            "ms",
+        ):
             table.add_column(column, justify="right", no_wrap=True)
         for row in rows[:limit]:
             path = Path(row["path"])
+            keep = f"{row['keep_shallow']:.0%} → {row['keep_final']:.0%}"
+            label = {True: "anomalous", False: "normal", None: "-"}[row["pred_label"]]
+            evidence = "-" if row["evidence"] is None else f"{row['evidence']:.3f}"
             table.add_row(
                 escape(str(path.relative_to(relative_to) if relative_to else path)),
                 f"{row['pred_score']:.3f}",
-                *(
-                    (row["verdict"] or "-", f"{row['p_value']:.3g}")
-                    if calibrated
-                    else ({True: "anomalous", False: "normal", None: "-"}[row["pred_label"]],)
-                ),
-                f"{row['keep_shallow']:.0%} → {row['keep_final']:.0%}",
-                "-" if row["evidence"] is None else f"{row['evidence']:.3f}",
+                *((row["verdict"] or "-", f"{row['p_value']:.3g}", keep) if calibrated else (label, keep, evidence)),
                 f"{row['seconds'] * 1e3:.0f}",
             )
         if len(rows) > limit:
