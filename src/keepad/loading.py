@@ -45,8 +45,8 @@ def load(
             the profile, or prune50, if None.
         engine: "torch", "openvino" or "onnx", with a precision after a colon if not fp32 ("openvino:bf16"). A
             checkpoint is exported to the user's cache once. "auto" takes OpenVINO in fp32 on a CPU where it is
-            installed, agrees with torch and is faster; else torch. A folder runs on the engine that it was exported
-            for.
+            installed, agrees with torch and is faster; else torch; or the engine that the profile was chosen for. A
+            folder runs on the engine that it was exported for.
         device: Device of torch; a GPU if there is one, else the CPU.
         weights: Backbone weights to use instead of the cached or downloaded ones.
         profile: What is known of one product, or its file; see `Detector.teach` and `Detector.calibrate`. Without
@@ -75,6 +75,9 @@ def load(
         if what is None and profile.owner.name in bundled_checkpoints():
             what = profile.owner.name
         point = profile.owner.point if point is None else point
+        chosen = profile.settings.get("engine")
+        if engine == "auto" and isinstance(chosen, str) and not is_exported(what):
+            engine = chosen  # that of `keepad choose`
         detector = load(what, point=point, engine=engine, device=device, weights=weights, say=say)
         return detector.with_profile(profile)
     point = operating_point(DEFAULT_POINT if point is None else point)

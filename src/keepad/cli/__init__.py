@@ -13,6 +13,7 @@ from keepad.cli import (
     benchmark,
     cache,
     calibrate,
+    choose,
     data,
     demo,
     drift,
@@ -40,6 +41,7 @@ app.command("predict")(predict.predict)
 app.command("audit")(audit.audit)
 app.command("teach")(teach.teach)
 app.command("calibrate")(calibrate.calibrate)
+app.command("choose")(choose.choose)
 app.command("demo")(demo.demo)
 app.command("models")(models.models)
 app.command("evaluate")(evaluate.evaluate)

@@ -83,6 +83,8 @@ def describe(line: dict[str, object]) -> str:
     """A line of a profile's history, for people."""
     if line["action"] in ("teach", "calibrate"):
         return f"{'taught' if line['action'] == 'teach' else 'calibrated'} from {line['images']} images"
+    if line["action"] == "choose":
+        return f"chosen: {line['point']}"
     return f"{'added' if line['action'] == 'add' else 'took back'} {line['image']}"
 
 

@@ -113,7 +113,9 @@ class Profile:
             parts.append(f"references: {len(self.images)} good images, {self.bank.layers.shape[1]} tokens")
         if self.calibrated is not None:
             parts.append(f"calibration: {self.calibrated.promise}")
-        parts += [f"choice: {choice.sentence}" for choice in (self.choice, self.lost) if choice is not None]
+        for what, choice in (("missed", self.choice), ("lost", self.lost)):
+            if choice is not None:
+                parts.append(f"choice: {choice.described(what).rstrip('.')}")
         return parts
 
     def with_thresholds(self, image: float, pixel: float) -> Profile:
