@@ -172,6 +172,7 @@ def test_to_dict_is_json_with_the_scalars() -> None:
         "p_value": None,
         "threshold": 0.9,
         "brightness": pytest.approx(120 / 255),
+        "sharpness": 0.0,
         "keep_pixels": 1.0,
         "keep_shallow": 0.5,
         "keep_final": pytest.approx(1 / 6),

@@ -140,6 +140,13 @@ class Prediction:
         return float(self.image.mean()) / 255
 
     @property
+    def sharpness(self) -> float:
+        """Mean difference of neighbouring pixels, in deviations of all pixels: falls where a lens fogs or moves."""
+        grey = self.image.mean(axis=2)
+        steps = np.abs(np.diff(grey, axis=0)).mean() + np.abs(np.diff(grey, axis=1)).mean()
+        return float(steps / max(2 * grey.std(), 1e-6))
+
+    @property
     def pred_label(self) -> bool | None:
         """Whether the image is anomalous, or None without a threshold."""
         return None if self.image_threshold is None else self.pred_score >= self.image_threshold
@@ -305,6 +312,7 @@ class Prediction:
             "keep_final": self.keep_final,
             "evidence": self.evidence,
             "brightness": self.brightness,
+            "sharpness": self.sharpness,
             "seconds": self.seconds,
             "point": self.point,
             **regions,

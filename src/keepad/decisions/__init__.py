@@ -13,14 +13,17 @@ from keepad.decisions.conformal import (
     suspicious_images,
 )
 from keepad.decisions.drift import HORIZON, Change, DriftMonitor, DriftState, bets
+from keepad.decisions.watch import WATCHED, DriftWatch
 
 __all__ = [
     "HORIZON",
+    "WATCHED",
     "Calibrated",
     "Change",
     "Choice",
     "DriftMonitor",
     "DriftState",
+    "DriftWatch",
     "TestedPoint",
     "Verdict",
     "bets",

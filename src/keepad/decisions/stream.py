@@ -9,7 +9,13 @@ from pathlib import Path
 
 from keepad.errors import KeepADError
 
-_EXTRAS = {"keep_final": "keep", "evidence": "evidence", "brightness": "brightness"}  # key of a line: name
+_EXTRAS = {  # key of a line: name
+    "keep_final": "keep",
+    "evidence": "evidence",
+    "brightness": "brightness",
+    "sharpness": "sharpness",
+    "p_value": "p-value",
+}
 
 
 @dataclass(frozen=True)

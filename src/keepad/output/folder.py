@@ -30,7 +30,7 @@ from keepad.prediction import Prediction
 
 _KEYS = (
     *("path", "pred_score", "pred_label", "verdict", "p_value", "threshold"),
-    *("keep_pixels", "keep_shallow", "keep_final", "evidence", "brightness", "seconds"),
+    *("keep_pixels", "keep_shallow", "keep_final", "evidence", "brightness", "sharpness", "seconds"),
 )
 _MAX_NAME = 200  # bytes; file systems allow 255
 _MAX_QUEUED = 4  # images
