@@ -20,6 +20,7 @@ from keepad.cli import (
     export,
     models,
     predict,
+    serve,
     teach,
     train,
 )
@@ -40,6 +41,7 @@ app.command("predict")(predict.predict)
 app.command("audit")(audit.audit)
 app.command("teach")(teach.teach)
 app.command("calibrate")(calibrate.calibrate)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("models")(models.models)
 app.command("evaluate")(evaluate.evaluate)
