@@ -187,7 +187,7 @@ def test_packed_bodies_are_unpacked_within_the_limit(client: TestClient, detecto
     ],
 )
 def test_bodies_without_an_image_are_refused(client: TestClient, kind: str, body: bytes) -> None:
-    answer = client.post("/predict", content=body, headers={"Content-Type": kind.encode("latin-1")})  # type: ignore[dict-item]
+    answer = client.post("/predict", content=body, headers={b"Content-Type": kind.encode("latin-1")})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]
 
