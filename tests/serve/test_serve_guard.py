@@ -75,7 +75,7 @@ def test_without_the_token_only_page_and_health_answer(closed: TestClient, autho
     ):
         answer = closed.request(method, path, headers=headers)  # type: ignore[arg-type]
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, 'Bearer realm="keepad"'), path
-    for path in ("/", "/page.css", "/page.js", "/healthz", "/v2/health/live", "/v2/health/ready"):
+    for path in ("/", "/page/page.css", "/page/api.js", "/healthz", "/v2/health/live", "/v2/health/ready"):
         assert closed.get(path, headers=headers).status_code == 200  # type: ignore[arg-type]
 
 
@@ -117,7 +117,7 @@ def test_requests_of_other_web_pages_are_refused(client: TestClient, headers: di
     assert client.get("/", headers=link).status_code == 200  # a link to the page is none of these
 
 
-@pytest.mark.parametrize("path", ["/", "/page.js", "/info", "/nothing", "/v2/models/nothing"])
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/info", "/nothing", "/v2/models/nothing"])
 def test_every_answer_carries_the_strict_headers(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     policy = headers["content-security-policy"]

@@ -112,6 +112,7 @@ def survivors_picture(prediction: Prediction) -> Image.Image:
 
 
 PICTURES: Mapping[str, Callable[[Prediction], Image.Image]] = {
+    "image": lambda prediction: Image.fromarray(prediction.image),  # for formats that browsers do not show
     "map": map_picture,
     "heat": heat_picture,
     "survivors": survivors_picture,

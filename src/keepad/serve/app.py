@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request, Security
@@ -16,17 +15,11 @@ from starlette.types import ASGIApp
 
 from keepad.errors import KeepADError
 from keepad.serve import routes, routes_v2
+from keepad.serve.assets import ASSETS, read_asset
 from keepad.serve.errors import RefusedError, refusal_of
 from keepad.serve.guard import Guard
 from keepad.serve.service import Service
 from keepad.version import __version__
-
-_PAGE = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-}
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -59,10 +52,8 @@ def create_app(service: Service) -> ASGIApp:
 
 
 def _add_page(app: FastAPI) -> None:
-    folder = files("keepad.serve") / "page"
-    for path, (name, media_type) in _PAGE.items():
-        content = (folder / name).read_bytes()  # once, and by these names only
-        app.add_route(path, _sender(content, media_type), methods=["GET"], include_in_schema=False)
+    for path, (name, media_type) in ASSETS.items():
+        app.add_route(path, _sender(read_asset(name), media_type), methods=["GET"], include_in_schema=False)
 
 
 def _sender(content: bytes, media_type: str) -> Callable[[Request], Response]:

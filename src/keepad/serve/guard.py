@@ -11,10 +11,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from keepad.serve.assets import ASSETS
 from keepad.serve.settings import ServeSettings, is_loopback
 
 # What a browser may load without a token: the page itself, which holds no secret and then asks for it.
-OPEN_PATHS = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/healthz", "/v2/health/live", "/v2/health/ready"})
+OPEN_PATHS = frozenset({*ASSETS, "/healthz", "/v2/health/live", "/v2/health/ready"})
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

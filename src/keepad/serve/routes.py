@@ -32,7 +32,7 @@ from keepad.version import __version__
 
 Name = Annotated[str, Path(description="Name of a profile.", max_length=70)]
 Id = Annotated[str, Path(max_length=64)]
-Picture = Literal["map", "heat", "survivors", "overlay", "panels"]
+Picture = Literal["image", "map", "heat", "survivors", "overlay", "panels"]
 
 
 def routes(service: Service) -> APIRouter:
