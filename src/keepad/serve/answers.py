@@ -44,8 +44,8 @@ class Wanted:
 
 
 def with_threshold(prediction: Prediction, threshold: float) -> Prediction:
-    """The prediction labelled by another threshold."""
-    return replace(prediction, image_threshold=threshold, pixel_threshold=threshold)
+    """The prediction labelled by another threshold, which promises nothing: its verdict goes."""
+    return replace(prediction, image_threshold=threshold, pixel_threshold=threshold, verdict=None)
 
 
 def describe(prediction: Prediction, name: str, profile: str | None, wanted: Wanted) -> dict[str, Any]:
@@ -57,16 +57,18 @@ def describe(prediction: Prediction, name: str, profile: str | None, wanted: Wan
     elif wanted.min_area > 1 and "regions" in values:
         kept = [region for region in values["regions"] if region["area"] >= wanted.min_area]
         values |= {"regions": kept, "regions_total": len(prediction.regions(wanted.min_area))}
+    # With a threshold of the request's own there is no verdict, so what the calibration says of it does not apply.
+    calibrated = None if prediction.verdict is None or prediction.profile is None else prediction.profile.calibrated
     described = {
         "name": name,
         "profile": profile,
         **values,
         "image_threshold": prediction.image_threshold,
         "pixel_threshold": prediction.pixel_threshold,
+        "review_threshold": None if calibrated is None else calibrated.review_threshold,
         "image_size": list(prediction.image_size),
+        "nearest_reference": nearest_reference(prediction),
     }
-    if prediction.match is not None and prediction.profile is not None:
-        described["nearest_reference"] = nearest_reference(prediction)
     if wanted.pictures:
         described["pictures"] = {
             name: base64.b64encode(png(PICTURES[name](prediction))).decode() for name in wanted.pictures
@@ -74,16 +76,14 @@ def describe(prediction: Prediction, name: str, profile: str | None, wanted: Wan
     return described
 
 
-def nearest_reference(prediction: Prediction) -> dict[str, Any]:
-    """The reference that the worst match resembles most; its name and distance."""
-    assert prediction.match is not None
-    assert prediction.profile is not None
-    worst = int(prediction.match.distance.argmax())
-    number = int(prediction.profile.bank.image[prediction.match.nearest[worst]])
-    return {
-        "name": prediction.profile.images[number].name,
-        "distance": float(prediction.match.distance[worst]),
-    }
+def nearest_reference(prediction: Prediction) -> dict[str, Any] | None:
+    """Name and distance of the reference that the worst match resembles most, or None without references."""
+    match, profile = prediction.match, prediction.profile
+    if match is None or profile is None or profile.bank is None:
+        return None
+    worst = int(match.distance.argmax())
+    number = int(profile.bank.image[match.nearest[worst]])
+    return {"name": profile.images[number].name, "distance": float(match.distance[worst])}
 
 
 def map_picture(prediction: Prediction) -> Image.Image:

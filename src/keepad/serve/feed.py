@@ -15,6 +15,7 @@ from typing import Any
 from keepad.decisions import DriftMonitor, DriftState
 from keepad.decisions.drift import MIN_GOOD
 from keepad.prediction import Prediction
+from keepad.references.profile import Profile
 from keepad.serve.errors import RefusedError
 
 BINS = 40
@@ -34,6 +35,7 @@ class Stream:
         monitor: Watches for drift, or None while nobody said what is normal.
         state: Where the monitor stands after the last image.
         good: Number of images that the monitor takes as normal.
+        profile: The profile behind the last score, or None.
     """
 
     images: int = 0
@@ -43,6 +45,17 @@ class Stream:
     monitor: DriftMonitor | None = None
     state: DriftState | None = None
     good: int = 0
+    profile: Profile | None = None
+
+    def follow(self, profile: Profile | None) -> None:
+        """Take the calibration of the profile as normal; one that was changed makes other scores."""
+        if profile is self.profile:
+            return
+        self.profile, self.monitor, self.state = profile, None, None
+        self.scores.clear()
+        calibrated = None if profile is None else profile.calibrated
+        if calibrated is not None and len(calibrated.scores) >= MIN_GOOD:
+            self.watch(calibrated.scores)
 
     def add(self, score: float, keep: float, verdict: str) -> None:
         """Count one image."""
@@ -100,6 +113,7 @@ class Feed:
     def add(self, stream: str, prediction: Prediction, described: dict[str, Any]) -> None:
         """Count one result."""
         verdict = verdict_of(described)
+        self.stream(stream).follow(prediction.profile)
         self.stream(stream).add(prediction.pred_score, prediction.keep_final, verdict)
         row = {"name": described["name"], "profile": stream, "score": prediction.pred_score, "verdict": verdict}
         row |= {"p_value": described.get("p_value"), "keep": prediction.keep_final, "point": prediction.point}

@@ -8,6 +8,8 @@ from typing import Any
 
 from keepad.detector import Detector, InputImage
 from keepad.presets import OperatingPoint
+from keepad.references.calibrating import Promise
+from keepad.references.calibrating import calibrate as calibrated_profile
 from keepad.references.profile import Profile
 from keepad.references.teaching import add, now
 from keepad.serve.jobs import Job
@@ -56,6 +58,25 @@ def add_images(service: Service, name: str, images: Sequence[InputImage]) -> Job
         return profile
 
     return _changing(service, "add", name, change)
+
+
+def calibrate(service: Service, name: str, images: Sequence[InputImage], promise: Promise) -> Job:
+    """A job that calibrates a profile, or makes a new one that holds a calibration alone, from good images."""
+    promise.require(len(images))
+    known = name in service.profiles.names()
+    if not known:
+        service.profiles.room_for(name)
+
+    def work(job: Job) -> dict[str, Any]:
+        product = service.profiles.get(name) if known else None
+        detector = between_batches(service, job, (product or service).detector.point)
+        if product is not None:
+            detector = detector.with_profile(product.profile)
+        profile = calibrated_profile(detector, images, promise, say=job.say, progress=job.progress)
+        job.check()
+        return service.profiles.put(name, profile).summary()
+
+    return service.jobs.start("calibrate", name, work)
 
 
 def undo(service: Service, name: str) -> Job:

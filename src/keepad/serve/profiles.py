@@ -41,17 +41,22 @@ class Product:
 
     def summary(self) -> dict[str, Any]:
         """What there is to know about it, ready for JSON; nothing of the server's disk."""
-        profile = self.profile
+        profile, calibrated = self.profile, self.profile.calibrated
+        image, pixel = profile.thresholds
         return {
             "name": self.name,
             "point": profile.owner.point,
-            "images": [image.name for image in profile.images],
-            "tokens": int(profile.bank.layers.shape[1]),
-            "image_threshold": profile.image_threshold,
-            "pixel_threshold": profile.pixel_threshold,
+            "images": [reference.name for reference in profile.images],
+            "tokens": 0 if profile.bank is None else int(profile.bank.layers.shape[1]),
+            "image_threshold": image,
+            "review_threshold": None if calibrated is None else calibrated.review_threshold,
+            "pixel_threshold": pixel,
+            "calibration": None
+            if calibrated is None
+            else {"images": len(calibrated.scores), "level": calibrated.level, "promise": calibrated.promise},
             "history": [dict(line) for line in profile.history],
             "saved": self.path is not None,
-            "undo": profile.images[-1].tokens is not None,
+            "undo": bool(profile.images) and profile.images[-1].tokens is not None,
         }
 
 
@@ -226,10 +231,10 @@ def probe(detector: Detector) -> None:
     Raises:
         RefusedError: 422, it does not run.
     """
-    assert detector.profile is not None
     rows, columns = detector.grid
+    bank = None if detector.profile is None else detector.profile.bank
     try:
-        if detector.profile.bank.cell.max() >= rows * columns:
+        if bank is not None and bank.cell.max() >= rows * columns:
             raise ValueError("cells outside of the grid")
         detector(np.full((*detector.image_size, 3), 127, np.uint8)).to_dict()
     except Exception as error:

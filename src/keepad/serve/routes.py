@@ -10,12 +10,13 @@ from starlette.responses import JSONResponse, Response
 from keepad.detector import InputImage
 from keepad.errors import KeepADError
 from keepad.presets import operating_point
+from keepad.references.calibrating import Promise
 from keepad.references.teaching import ROTATIONS
 from keepad.serve import lessons
 from keepad.serve.answers import PICTURES, Wanted, png
 from keepad.serve.errors import RefusedError
 from keepad.serve.lessons import Lesson
-from keepad.serve.profiles import probe, read_uploaded, with_profile
+from keepad.serve.profiles import check_name, probe, read_uploaded, with_profile
 from keepad.serve.schemas import (
     ERRORS,
     FILE_BODY,
@@ -210,6 +211,22 @@ def _changes(router: APIRouter, service: Service) -> None:
         """Add normal images, such as false alarms."""
         service.profiles.get(name)
         return lessons.add_images(service, name, service.baskets.take(basket)).describe()
+
+    @router.post("/profiles/{name}/calibrate", **started)
+    async def calibrate(
+        name: Name,
+        basket: Annotated[str, Query(max_length=64, description="Basket of good images that are no references.")],
+        false_alarms: Annotated[
+            float, Query(gt=0, lt=1, description="Promised share of good images called defect.")
+        ] = 0.01,
+        confidence: Annotated[float | None, Query(gt=0, lt=1, description="Promise it at this confidence.")] = None,
+        review: Annotated[float | None, Query(gt=0, lt=1, description="Share called review or defect.")] = None,
+    ) -> dict[str, Any]:
+        """Calibrate verdicts; a profile that is not there yet will hold the calibration alone."""
+        check_name(name)
+        promise = Promise(false_alarms, confidence, review)
+        promise.require(len(service.baskets.get(basket).images))
+        return lessons.calibrate(service, name, service.baskets.take(basket), promise).describe()
 
     @router.post("/profiles/{name}/undo", **started)
     async def undo(name: Name) -> dict[str, Any]:

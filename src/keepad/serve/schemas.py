@@ -36,6 +36,7 @@ class ImageAnswer(BaseModel):
     p_value: float | None = None
     verdict: str | None = Field(None, description="ok, review or defect, where the profile is calibrated.")
     image_threshold: float | None = None
+    review_threshold: float | None = None
     pixel_threshold: float | None = None
     keep_pixels: float | None = None
     keep_shallow: float | None = None
@@ -65,11 +66,12 @@ class ProfileAnswer(BaseModel):
     images: list[str]
     tokens: int
     image_threshold: float | None
+    review_threshold: float | None
     pixel_threshold: float | None
     history: list[dict[str, Any]]
     saved: bool
     undo: bool
-    calibration: dict[str, Any] | None = None
+    calibration: dict[str, Any] | None
 
 
 class ProfilesAnswer(BaseModel):

@@ -106,7 +106,7 @@ export function choosesFiles(button, input, take) {
   });
 }
 
-const POINTS = { dense: "all tokens", prune30: "prune 30 %", prune50: "prune 50 %", prune70: "prune 70 %" };
+const POINTS = { dense: "none (dense)", prune30: "30 %", prune50: "50 %", prune70: "70 %" };
 
 export function pointOptions(points, chosen) {
   return points

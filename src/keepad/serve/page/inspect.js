@@ -31,7 +31,11 @@ export function startInspect(theApp) {
   for (const radio of document.querySelectorAll("input[name=layer]")) radio.addEventListener("change", showLayers);
   byId("strip").addEventListener("keydown", moveBetween);
   byId("picture").addEventListener("error", () => shown && showServersPicture(shown));
-  app.onChange(() => shown && showDetails(shown));
+  byId("again-all").addEventListener("click", () => inspectAgain(items.filter(differs)));
+  app.onChange(() => {
+    if (shown) showDetails(shown);
+    showAgainAll();
+  });
   showLayers();
 }
 
@@ -54,6 +58,10 @@ function add(files) {
   byId("results").hidden = false;
   byId("drop").classList.add("slim");
   if (!shown) show(items[0]);
+  startSenders();
+}
+
+function startSenders() {
   while (senders < SENDERS && items.some((item) => item.state === "waiting")) send();
 }
 
@@ -95,6 +103,7 @@ function showThumb(item) {
   button.setAttribute("aria-label", `${item.file.name}, ${word}${score === undefined ? "" : `, score ${decimals(score, 2)}`}`);
   button.setAttribute("aria-pressed", String(item === shown));
   byId("strip-title").textContent = `${items.length} ${items.length === 1 ? "image" : "images"}`;
+  showAgainAll();
 }
 
 function show(item) {
@@ -183,16 +192,16 @@ function showDetails(item) {
     byId("details").replaceChildren(heading, badge("error"), make("p", {}, result.error), again(item));
     return;
   }
-  byId("details").replaceChildren(heading, badge(verdictOf(result)), scoreBar(result), facts(result), regionsOf(result), actions(item));
+  byId("details").replaceChildren(make("div", { className: "row" }, heading, badge(verdictOf(result))), scoreBar(result), facts(result), regionsOf(result), actions(item));
 }
 
 function scoreBar(result) {
-  const marks = [["review", result.review_threshold], ["defect", result.image_threshold]].filter(([, value]) => value !== null && value !== undefined);
+  const limits = [["review", result.review_threshold], ["defect", result.image_threshold]].filter(([, value]) => value !== null);
+  const limit = limits.map(([what, value]) => `${what} from ${decimals(value)}`).join(", ") || "no threshold";
   const bar = makeSvg("svg", { viewBox: "0 0 200 16", class: "score", preserveAspectRatio: "none", "aria-hidden": "true" });
   bar.append(makeSvg("rect", { x: 0, y: 4, width: 200, height: 8, class: "track" }));
   bar.append(makeSvg("rect", { x: 0, y: 4, width: 200 * Math.min(1, result.pred_score), height: 8, class: `fill ${verdictOf(result)}` }));
-  for (const [kind, value] of marks) bar.append(makeSvg("line", { x1: 200 * Math.min(1, value), x2: 200 * Math.min(1, value), y1: 0, y2: 16, class: `mark ${kind}` }));
-  const limit = result.image_threshold === null ? "no threshold" : `defect from ${decimals(result.image_threshold)}`;
+  for (const [kind, value] of limits) bar.append(makeSvg("line", { x1: 200 * Math.min(1, value), x2: 200 * Math.min(1, value), y1: 0, y2: 16, class: `mark ${kind}` }));
   return make("div", { className: "scorebox" },
     make("p", { className: "number" }, make("strong", {}, decimals(result.pred_score)), make("span", {}, "score")), bar,
     make("p", { className: "soft small" }, limit));
@@ -201,7 +210,7 @@ function scoreBar(result) {
 function facts(result) {
   const kept = [result.keep_pixels, result.keep_shallow, result.keep_final];
   const rows = [
-    ["p-value", shownP(result.p_value), result.p_value === null || result.p_value === undefined ? "calibrate the product to get one" : "share of good images that score as high"],
+    ["p-value", shownP(result.p_value), result.p_value === null ? "calibrate a product to get one" : "share of good images that score as high"],
     ["Tokens kept", kept.map((share) => percent(share)).join(" → "), "after pixels, shallow and deep router"],
     ["Network", `${Math.round(1000 * result.seconds)} ms`, result.point],
     ["Image", `${result.image_size[1]} × ${result.image_size[0]}`, "pixels"],
@@ -238,17 +247,31 @@ function actions(item) {
 }
 
 function again(item) {
-  const { result } = item;
-  const same = !result.error && (result.profile ?? "keepad") === app.profile && (app.product || result.point === app.point);
-  if (same) return null;
-  const what = app.product ? `Again as ${app.product.name}` : "Again as chosen above";
-  const run = () => {
+  if (!differs(item)) return null;
+  const text = item.result.error ? "Try again" : app.product ? `Again as ${app.product.name}` : "Again as chosen above";
+  return make("button", { type: "button", on: { click: () => inspectAgain([item]) } }, text);
+}
+
+// Whether a result is not what the choices above would give now.
+function differs({ state, result }) {
+  if (state !== "done") return false;
+  return Boolean(result.error) || (result.profile ?? "keepad") !== app.profile || (!app.product && result.point !== app.point);
+}
+
+function inspectAgain(again) {
+  for (const item of again) {
     item.state = "waiting";
     item.result = null;
-    show(item);
-    if (senders < SENDERS) send();
-  };
-  return make("button", { type: "button", on: { click: run } }, result.error ? "Try again" : what);
+    showThumb(item);
+  }
+  if (again.includes(shown)) show(shown);
+  startSenders();
+}
+
+function showAgainAll() {
+  const others = items.filter((item) => differs(item) && !item.result.error);
+  byId("again-all").hidden = others.length < 2;
+  byId("again-all").textContent = `Inspect ${others.length} again`;
 }
 
 async function falseAlarm(item) {
@@ -263,11 +286,8 @@ async function falseAlarm(item) {
     const job = await follow(await post(`/profiles/${name}/add?${query({ basket })}`), () => {});
     if (job.state !== "done") throw new Error(job.error ?? "This was stopped.");
     await app.reload();
-    item.state = "waiting";
-    item.result = null;
-    show(item);
     speak(`${item.file.name} was added to ${name}`);
-    if (senders < SENDERS) send();
+    inspectAgain([item]);
   } catch (error) {
     notice(error.message);
     showDetails(item);

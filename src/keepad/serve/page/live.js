@@ -103,7 +103,7 @@ function showDrift(drift) {
   const share = drift.statistic ? Math.max(0, Math.min(1, Math.log10(Math.max(1, drift.statistic)) / Math.log10(drift.limit))) : 0;
   const meter = makeSvg("svg", { viewBox: "0 0 200 10", class: "score", preserveAspectRatio: "none", "aria-hidden": "true" });
   meter.append(makeSvg("rect", { x: 0, y: 1, width: 200, height: 8, class: "track" }), makeSvg("rect", { x: 0, y: 1, width: 200 * share, height: 8, class: `fill ${drift.state === "drift" ? "defect" : "ok"}` }));
-  const evidence = make("p", { className: "soft small" }, `Evidence ${Math.round(100 * share)} % of an alarm, ${drift.images} images against ${drift.good} normal ones; at most ${percent(drift.false_alarms)} false alarms in 10,000 images.`);
+  const evidence = make("p", { className: "soft small" }, `Evidence ${Math.round(100 * share)} % of an alarm, ${drift.images} ${drift.images === 1 ? "image" : "images"} against ${drift.good} normal ones; at most ${percent(drift.false_alarms)} false alarms in 10,000 images.`);
   if (drift.state === "watching") {
     box.replaceChildren(make("p", { className: "state ok" }, make("span", { className: "dot" }), "No drift"), meter, evidence);
     return;

@@ -10,6 +10,7 @@ const ACTIONS = {
   calibrate: (line) => `calibrated with ${line.images} images`,
   choose: () => "operating point chosen",
 };
+const LEVELS = [[0.01, 99], [0.05, 19], [0.1, 9], [0.2, 4]]; // promised false alarms, and the good images that takes
 let app;
 let good = [];
 let busy = null; // name of the product that a job works on
@@ -153,7 +154,7 @@ function buttons(product, node, use) {
   input.addEventListener("change", () => { take([...input.files]); input.value = ""; });
   const choose = (then) => () => { take = then; input.click(); };
   button("Use", use, { className: "primary" });
-  button("Calibrate …", choose((files) => calibrate(name, node, files)), { title: "From good images that are no references" });
+  button("Calibrate …", () => toggleCalibration(product, node));
   if (product.images.length) button("Add good images …", choose((files) => addImages(name, node, files)));
   if (product.undo) button("Undo the last", () => undo(name, node));
   button("Save file", () => saveFile(name));
@@ -171,8 +172,32 @@ const changing = async (name, node, title, begin) => {
 const addImages = (name, node, files) =>
   changing(name, node, "Adding", async () => post(`/profiles/${name}/add?${query({ basket: (await fillBasket(files, app.info.limits, () => {})).basket })}`));
 
-async function calibrate(name, node, files) {
-  const level = files.length >= 99 ? 0.01 : files.length >= 19 ? 0.05 : 0.1;
+// A form in the card: the promise, and the images that it takes.
+function toggleCalibration({ name }, node) {
+  const open = node.querySelector(".calibration");
+  if (open) {
+    open.remove();
+    return;
+  }
+  const level = make("select", { id: `level-${name}` }, ...LEVELS.map(([rate, needed]) => make("option", { value: String(rate) }, `${100 * rate} % (${needed} images or more)`)));
+  const input = make("input", { type: "file", multiple: true, accept: "image/*,.tif,.tiff,.bmp", className: "hidden", tabIndex: -1, "aria-label": `Good images to calibrate ${name}` });
+  const button = make("button", { type: "button", className: "primary" }, "Choose good images");
+  const start = (files) => {
+    const [, needed] = LEVELS.find(([rate]) => String(rate) === level.value);
+    if (files.length < needed) notice(`${files.length} images cannot promise ${100 * level.value} %; that takes ${needed} good images that are no references.`);
+    else calibrate(name, node, files, level.value);
+  };
+  const form = make("div", { className: "calibration stack" },
+    make("p", { className: "soft" }, "Good images that are no references give verdicts with a promise: at most this share of good images is called a defect."),
+    make("div", { className: "row" }, make("label", { for: level.id }, "False alarms"), level, button, input));
+  choosesFiles(button, input, start);
+  takesFiles(form, start);
+  node.append(form);
+  level.focus();
+}
+
+async function calibrate(name, node, files, level) {
+  node.querySelector(".calibration")?.remove();
   await changing(name, node, "Calibrating", async (show) => {
     let sent = 0;
     const { basket } = await fillBasket(files, app.info.limits, (count) => {
