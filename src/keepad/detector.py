@@ -24,7 +24,7 @@ from keepad.references.profile import Profile, read_profile
 if TYPE_CHECKING:
     from torch import Tensor
 
-ImageSource = Union[str, Path, Image.Image, Array, "Tensor"]
+ImageSource = Union[str, Path, Image.Image, Array, "Tensor", "InputImage"]
 
 _PREFETCHED = 3  # batches that are read and resized while the network runs
 
@@ -65,11 +65,21 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class InputImage:
-    """An image at input size, (H, W, 3) uint8, with its original (height, width) and its path, if it has one."""
+    """An image at input size, ready for the network; `Detector.prepare` makes one.
+
+    Attributes:
+        pixels: (H, W, 3) uint8.
+        size: Height and width of the original image.
+        path: Its file, if it has one.
+        name: What it is called where it has none.
+        digest: SHA-256 of the content of its file, or "" if unknown.
+    """
 
     pixels: Array
     size: tuple[int, int]
-    path: Path | None
+    path: Path | None = None
+    name: str = ""
+    digest: str = ""
 
 
 class Detector:
@@ -184,6 +194,19 @@ class Detector:
         if getattr(image, "ndim", None) == 4:
             raise KeepADError("one image is expected, but a batch was given; use predict() for several.")
         return self._predict_batch([self._read(image)], self._chosen(point))[0]
+
+    def prepare(self, image: ImageSource) -> InputImage:
+        """The image read and resized; `predict` takes it as any other source and does neither again.
+
+        For programs that read images in threads of their own.
+
+        Example:
+            ```python
+            inputs = pool.map(detector.prepare, paths)
+            scores = [prediction.pred_score for prediction in detector.predict(inputs, batch_size=8)]
+            ```
+        """
+        return self._read(image)
 
     def predict(
         self,
@@ -361,6 +384,13 @@ class Detector:
             return source, error
 
     def _read(self, source: ImageSource) -> InputImage:
+        if isinstance(source, InputImage):
+            if source.pixels.shape != (*self.image_size, 3):
+                raise ImageError(
+                    f"an image of {source.pixels.shape} was prepared for another detector; this one takes "
+                    f"{(*self.image_size, 3)}."
+                )
+            return source
         image = read_image(source)
         path = Path(source) if isinstance(source, str | Path) else None
         return InputImage(to_input(image, self.image_size), (image.height, image.width), path)
@@ -406,6 +436,6 @@ def _sources(source: ImageSource | Iterable[ImageSource]) -> Iterable[ImageSourc
     """The images of a path, of a single image, or of an iterable."""
     if isinstance(source, str | Path):
         return find_images([source])
-    if isinstance(source, Image.Image) or getattr(source, "ndim", 4) < 4:
+    if isinstance(source, Image.Image | InputImage) or getattr(source, "ndim", 4) < 4:
         return [source]  # type: ignore[list-item]
     return source

@@ -21,6 +21,7 @@ from keepad.cli import (
     export,
     models,
     predict,
+    serve,
     teach,
     train,
 )
@@ -42,6 +43,7 @@ app.command("audit")(audit.audit)
 app.command("teach")(teach.teach)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("models")(models.models)
 app.command("evaluate")(evaluate.evaluate)

@@ -16,7 +16,7 @@ from keepad.console import Progress, Say, no_progress
 from keepad.decisions import Calibrated, require_images, suspicious_images
 from keepad.decisions import calibrate as calibrated_from
 from keepad.decisions.fields import Fields
-from keepad.detector import Detector, ImageSource
+from keepad.detector import Detector, ImageSource, InputImage
 from keepad.errors import KeepADError
 from keepad.images import read_image
 from keepad.references.profile import Profile
@@ -205,6 +205,8 @@ def distinct(
 
 def _digest_of(source: ImageSource) -> str:
     """SHA-256 of a file, or of the pixels of an image from memory."""
+    if isinstance(source, InputImage):
+        return source.digest or hashlib.sha256(source.pixels.tobytes()).hexdigest()
     if isinstance(source, str | Path):
         digest = digest_of_file(Path(source))
         if not digest:
@@ -267,6 +269,8 @@ def _remarks(calibrated: Calibrated, sizes: Sequence[tuple[int, int]]) -> Iterat
 
 
 def _name(source: ImageSource, number: int) -> str:
+    if isinstance(source, InputImage) and source.name:
+        return source.name
     return Path(source).name if isinstance(source, str | Path) else f"image {number + 1}"
 
 

@@ -208,12 +208,8 @@ class Profile:
     def _decisions(self) -> dict[str, Calibrated | Choice | None]:
         return {"calibrated": self.calibrated, "choice": self.choice, "lost": self.lost}
 
-    def save(self, path: str | Path) -> None:
-        """Write the file as a whole.
-
-        Raises:
-            KeepADError: It cannot be written.
-        """
+    def to_bytes(self) -> bytes:
+        """Content of the file, as `save` writes it."""
         tensors: dict[str, Array] = {"pictures": np.ascontiguousarray(self.pictures)}
         if self.bank is not None:
             for name in _BANK:  # contiguous: safetensors writes the memory as it lies
@@ -231,9 +227,18 @@ class Profile:
             "pixel_threshold": self.pixel_threshold,
             **{name: None if part is None else part.to_dict() for name, part in self._decisions.items()},
         }
+        return bytes(save(tensors, metadata={_KEY: json.dumps(described)}))
+
+    def save(self, path: str | Path) -> None:
+        """Write the file as a whole.
+
+        Raises:
+            KeepADError: It cannot be written.
+        """
+        content = self.to_bytes()
         try:
             with replacing(Path(path)) as partial:
-                partial.write_bytes(save(tensors, metadata={_KEY: json.dumps(described)}))
+                partial.write_bytes(content)
         except OSError as error:
             raise KeepADError(f"the profile {path} cannot be written: {error.strerror or error}.") from error
 

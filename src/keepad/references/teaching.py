@@ -15,7 +15,7 @@ from PIL import Image
 
 from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress
-from keepad.detector import Detector, ImageSource
+from keepad.detector import Detector, ImageSource, InputImage
 from keepad.errors import KeepADError
 from keepad.images import read_image, to_input
 from keepad.inference import NO_REFERENCES
@@ -339,6 +339,10 @@ def _read_all(
 
 
 def _read(detector: Detector, source: ImageSource, number: int) -> _Good:
+    if isinstance(source, InputImage):
+        pixels = detector.prepare(source).pixels
+        digest = source.digest or hashlib.sha256(pixels.tobytes()).hexdigest()
+        return _Good(source.name or f"image {number + 1}", pixels, digest)
     image = read_image(source)
     pixels = to_input(image, detector.image_size)
     if isinstance(source, str | Path):
