@@ -41,16 +41,22 @@ class Placement:
         first = self.head_layers[0] if self.head_layers else 0
         if not self.head_layers or list(self.head_layers) != sorted(set(self.head_layers)):
             raise KeepADError(f"head layers must be ascending and distinct, not {list(self.head_layers)}.")
-        if not 1 <= self.shallow < self.deep <= first:
+        if not (1 <= self.shallow < self.deep <= self.exit and self.shallow <= first):
             raise KeepADError(
-                f"routers must be in order and at or before the first head layer, but shallow is {self.shallow}, "
-                f"deep {self.deep} and the first head layer {first}."
+                "routers must be in order, the shallow one at or before the first head layer and the deep one at or "
+                f"before the exit, but shallow is {self.shallow}, deep {self.deep}, the first head layer {first} and "
+                f"the exit {self.exit}."
             )
         if self.exit not in self.head_layers:
             raise KeepADError(f"the exit must follow a head layer, but {self.exit} is none.")
         for layers in (self.base_layers, self.mid_layers):
             if not layers or not set(layers) <= {layer for layer in self.head_layers if layer <= self.exit}:
                 raise KeepADError(f"score layers must be head layers up to the exit, not {list(layers)}.")
+
+    @property
+    def early_head_layers(self) -> tuple[int, ...]:
+        """Head layers whose output comes before the deep router; of these, only survivors count."""
+        return tuple(layer for layer in self.head_layers if layer < self.deep)
 
     @property
     def match_layers(self) -> tuple[int, ...]:
@@ -155,6 +161,24 @@ class DeepBudget:
     block: int = 2
 
 
+REDUCERS = ("tome", "evit", "ats", "zerotprune")
+
+
+@dataclass(frozen=True)
+class ReducerBudget:
+    """Budget of a token reducer of another work, which takes the place of both routers.
+
+    Attributes:
+        method: One of REDUCERS.
+        namesake: Operating point whose counted FLOPs it gets.
+        ratio: Share of the live tokens that each of its steps leaves; 0 until it was matched to the namesake.
+    """
+
+    method: str
+    namesake: str
+    ratio: float = 0.0
+
+
 # Controller where references give the evidence, in deviations from normal; chosen on source products.
 REFERENCE_BUDGET = DeepBudget(rho_min=0.3, rho_max=1.0, centre=1.75, temperature=0.5, kappa=1.0)
 
@@ -168,10 +192,13 @@ class OperatingPoint:
         shallow: Budget of the shallow router, or None to keep every token.
         deep: Budget of the deep router, or None to keep every token.
         early_exit: Stop after the exit block instead of the last head layer.
+        active: Head layers that are read: "run" for all that ran, "exit" for those up to the exit even without early
+            exit, so that this changes time and nothing else.
         recovery: "same_block_first", "nearest", "zero" or "graded".
         score: "gated" (base and mid mixed by the gate), "base", "mid", or "recovered_topk" (the control).
         smoothing: Sigma of a Gaussian on the map, in patches; 0 is off, None takes the checkpoint's.
         pixels: Budget of the pixel router, or None to embed every patch.
+        reducer: Budget of a reducer that takes the place of all routers, or None.
     """
 
     name: str
@@ -182,6 +209,8 @@ class OperatingPoint:
     score: str = "gated"
     smoothing: float | None = None
     pixels: PixelBudget | None = None
+    active: str = "run"
+    reducer: ReducerBudget | None = None
 
 
 PIXELS = PixelBudget()
@@ -204,6 +233,11 @@ def _published(name: str, rho: float) -> OperatingPoint:
     return OperatingPoint(name, shallow=ShallowBudget(rho), deep=DeepBudget(), early_exit=True)
 
 
+def _reducing(method: str, prune: int) -> OperatingPoint:
+    """A reducer of another work at the FLOPs of a prune point; dropped cells are recovered as the paper does."""
+    return OperatingPoint(f"{method}{prune}", early_exit=True, reducer=ReducerBudget(method, namesake=f"prune{prune}"))
+
+
 POINTS: dict[str, OperatingPoint] = {
     "dense": OperatingPoint("dense"),
     "prune30": _pruned("prune30", 0.70),
@@ -212,6 +246,11 @@ POINTS: dict[str, OperatingPoint] = {
     "paper30": _published("paper30", 0.70),
     "paper50": _published("paper50", 0.50),
     "paper70": _published("paper70", 0.30),
+}
+
+# Points that exist for comparison. Their FLOPs are matched on the images of an evaluation or a benchmark.
+REDUCER_POINTS: dict[str, OperatingPoint] = {
+    point.name: point for prune in (30, 50, 70) for point in (_reducing(method, prune) for method in REDUCERS)
 }
 
 
@@ -225,6 +264,8 @@ def with_pixel_router(point: str | OperatingPoint, choice: str | None) -> Operat
         return point
     if choice not in PIXEL_ROUTER:
         raise KeepADError(f"the pixel router is on or off, not {choice!r}.")
+    if point.reducer is not None:  # takes the place of all routers
+        return point
     return replace(point, pixels=PIXELS if choice == "on" else None)
 
 
@@ -232,9 +273,10 @@ def operating_point(point: str | OperatingPoint) -> OperatingPoint:
     """The operating point of that name; an OperatingPoint is returned as it is."""
     if isinstance(point, OperatingPoint):
         return point
-    if point not in POINTS:
-        raise KeepADError(f"there is no operating point called {point!r}; choose one of {', '.join(POINTS)}.")
-    return POINTS[point]
+    known = {**POINTS, **REDUCER_POINTS}
+    if point not in known:
+        raise KeepADError(f"there is no operating point called {point!r}; choose one of {', '.join(known)}.")
+    return known[point]
 
 
 TEMPERATURE = 0.07
