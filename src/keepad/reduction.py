@@ -58,7 +58,7 @@ def reduce_image(network: Network, whole: Tokens, point: OperatingPoint, last: i
         live=live.cpu().numpy(),
         entering=entering.cpu().numpy(),
         survivors=tokens.cells.cpu().numpy(),
-        alone=tokens.cells[tokens.size == 1].cpu().numpy(),
+        alone=tokens.cells[tokens.size == 1].cpu().numpy() if reducer.weighted else None,
         work=tuple(work),
     )
 

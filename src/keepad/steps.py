@@ -81,7 +81,7 @@ class ReducedImage:
         live: (m,) grid indices of these cells.
         entering: Grid indices that the tokens at the place of the deep router grew from.
         survivors: Grid indices that the tokens at the end grew from.
-        alone: Those of the latter whose token was averaged with no other.
+        alone: Those of the latter whose token was averaged with no other; None where the reducer merges nothing.
         work: For each block, tokens with keys, with queries and in the MLP, and FLOPs of the reducer.
     """
 
@@ -90,7 +90,7 @@ class ReducedImage:
     live: Array
     entering: Array
     survivors: Array
-    alone: Array
+    alone: Array | None
     work: tuple[tuple[int, int, int, int], ...]
 
 
