@@ -87,14 +87,15 @@ class ATS(_Reducer):
 
 
 class ZeroTPrune(_Reducer):
-    """Drops unimportant tokens and then similar ones, in equal shares, behind a block."""
+    """Drops unimportant tokens and then similar ones behind a block, in equal shares as far as that goes."""
 
     def after_block(self, layer: int, tokens: ReducedTokens, heads: Heads) -> tuple[ReducedTokens, int]:
         if layer not in self.layers:
             return tokens, 0
         live, (count, number, width) = len(tokens.cells), heads.q.shape
         importance = tokens.patch_part(zerotprune.combine(zerotprune.page_rank(heads.attention())))
-        first = min(live, max(1, round(math.sqrt(self.ratio) * live)))
+        # Half of the tokens can be similar at most; importance takes the rest.
+        first = min(live, 2 * self.target(live), max(1, round(math.sqrt(self.ratio) * live)))
         important = zerotprune.most_important(importance, first)
         drop = min(first - self.target(live), first // 2)
         stays = zerotprune.drop_similar(heads.keys[important], importance[important], max(0, drop))
