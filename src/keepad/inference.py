@@ -299,7 +299,8 @@ def _recover(
 ) -> tuple[Array, Array]:
     """Patch map and anomaly map of one image, from the (m,) readings of its live cells."""
     grades = steps.calibration.grades
-    patch_map = recover(readings, live, steps.grid, mode=point.recovery, scores=trace, grades=grades)
+    block = point.recovery_block
+    patch_map = recover(readings, live, steps.grid, mode=point.recovery, block=block, scores=trace, grades=grades)
     return patch_map, Upsampler(steps.grid, steps.image_size, point.smoothing or 0.0)(patch_map)
 
 

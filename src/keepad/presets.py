@@ -129,6 +129,7 @@ class ShallowBudget:
         block: Side of the coverage blocks, in patches; 0 takes the checkpoint's.
         diversity: Rescue slots for the best token of distinct coarse cells.
         cells: Coarse cells along each side of the grid.
+        seed: Rescue tokens at random, drawn from this seed and the image, instead of by score (a control); None is off.
     """
 
     rho: float
@@ -136,6 +137,7 @@ class ShallowBudget:
     block: int = 2
     diversity: int = 16
     cells: int = 8
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class DeepBudget:
         kappa: Exponent that turns the controller value into a share of the live tokens; 0 takes the checkpoint's.
         tail: Share of the live tokens that forms the upper tail.
         block: Side of the blocks that are kept or dropped whole.
+        evidence: Statistics of the risks that form the evidence: "both", or as controls "var" or "tail" alone.
+        exact: Cut the last block to the budget, so that controls keep equally many tokens.
     """
 
     rho_min: float = 0.25
@@ -159,6 +163,8 @@ class DeepBudget:
     kappa: float = 0.65
     tail: float = 0.03
     block: int = 2
+    evidence: str = "both"
+    exact: bool = False
 
 
 REDUCERS = ("tome", "evit", "ats", "zerotprune")
@@ -195,7 +201,9 @@ class OperatingPoint:
         active: Head layers that are read: "run" for all that ran, "exit" for those up to the exit even without early
             exit, so that this changes time and nothing else.
         recovery: "same_block_first", "nearest", "zero" or "graded".
-        score: "gated" (base and mid mixed by the gate), "base", "mid", or "recovered_topk" (the control).
+        recovery_block: Side of the blocks of "same_block_first".
+        score: "gated" (base and mid mixed by the gate), "base", "mid", or as controls "half" (both in equal parts)
+            and "recovered_topk".
         smoothing: Sigma of a Gaussian on the map, in patches; 0 is off, None takes the checkpoint's.
         pixels: Budget of the pixel router, or None to embed every patch.
         reducer: Budget of a reducer that takes the place of all routers, or None.
@@ -206,6 +214,7 @@ class OperatingPoint:
     deep: DeepBudget | None = None
     early_exit: bool = False
     recovery: str = "same_block_first"
+    recovery_block: int = 2
     score: str = "gated"
     smoothing: float | None = None
     pixels: PixelBudget | None = None

@@ -203,6 +203,7 @@ class _Run:
         self._passes = passes_of(variants, detector)
         self._views = {variant.name: variant.view for variant in variants}
         self._runs = {variant.name: (variant.detector or detector, variant.point) for variant in variants}
+        self._alone = [variant for variant in variants if variant.shares is not None]
         self._clock = time.perf_counter()
         # Where a class has no mask at all, its normal images cannot give pixel metrics either.
         self._masked = {name for name, samples in groups.items() if any(sample.mask for sample in samples)}
@@ -274,6 +275,8 @@ class _Run:
             for each in self._passes:
                 pixels = np.stack([image.views[each.view].pixels for image in inputs])
                 inferences |= each.detector.infer(pixels, each.points, references=self._banks or None)
+            for variant in self._alone:
+                inferences[variant.name] = [self._infer_alone(variant, image) for image in inputs]
             network = time.perf_counter() - started
             rows = [self._row(image, inferences, position) for position, image in enumerate(inputs)]
             for name, metrics in state.pixels.items():
@@ -290,6 +293,12 @@ class _Run:
         if state.unsaved >= SAVE_EVERY:
             state.save()
         advance(len(batch))
+
+    def _infer_alone(self, variant: Variant, image: _Input) -> Inference:
+        """One image at the point that it alone has."""
+        point = variant.point_of(key_of(image.sample.image, image.sample))
+        pixels = image.views[variant.view].pixels[None]
+        return (variant.detector or self._detector).infer(pixels, [point])[point.name][0]
 
     def _flops(self, name: str, inference: Inference) -> float | None:
         """Counted GFLOPs of a pass in torch; None for an engine."""
