@@ -139,8 +139,8 @@ def page(measured: Measured, streams: int, command: str) -> str:
     blocks = [
         f"Made by `{command}`; do not edit.",
         "# Delay of drift detection",
-        f"{streams} streams a row: {GOOD} good images, {GOOD} normal ones, then drift; scores at prune70 by a model that "
-        "has not seen the product, with brightness and sharpness watched beside them, at most "
+        f"{streams} streams a row: {GOOD} good images, {GOOD} normal ones, then drift; scores at prune70 by a model "
+        "that has not seen the product, with brightness and sharpness watched beside them, at most "
         f"{100 * FALSE_ALARMS:g} % false alarms in {HORIZON:,} images. Delays are in images of the drift; 500 is not "
         "found. Too early: streams with an alarm before the drift.",
         table(columns, rows, words=2),
