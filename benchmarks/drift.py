@@ -25,7 +25,7 @@ from keepad.decisions import HORIZON, WATCHED, DriftMonitor, DriftWatch
 from keepad.detector import Detector
 from keepad.evaluate.markdown import table
 from keepad.files import replace_text
-from keepad.images import read_image
+from keepad.images import read_image, spread
 from keepad.loading import load
 
 # Product: model that has not seen it, other product.
@@ -42,6 +42,7 @@ CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
     "blur 2 px": lambda image: image.filter(ImageFilter.GaussianBlur(2)),
     "10 % darker": lambda image: ImageEnhance.Brightness(image).enhance(0.9),
 }
+IMAGES = 60  # of each product
 GOOD, FALSE_ALARMS, SOON = 100, 0.01, 50
 
 Measured = dict[str, dict[str, list[list[float]]]]  # by product and change: score, brightness, sharpness of each image
@@ -57,7 +58,7 @@ def measure(data: Path, file: Path) -> Measured:
             continue
         detector = detectors.setdefault(model, load(model, point="prune70", engine="torch"))
         suite, cls = product.split("/")
-        paths = [sample.image for sample in groups[suite, cls] if sample.label == 0]
+        paths = spread([sample.image for sample in groups[suite, cls] if sample.label == 0], IMAGES)
         rows: dict[str, list[list[float]]] = {name: [] for name in CHANGES}
         with progress(product, len(paths)) as advance:
             for path in paths:
@@ -139,8 +140,8 @@ def page(measured: Measured, streams: int, command: str) -> str:
     blocks = [
         f"Made by `{command}`; do not edit.",
         "# Delay of drift detection",
-        f"{streams} streams a row: {GOOD} good images, {GOOD} normal ones, then drift; scores at prune70 by a model that "
-        "has not seen the product, with brightness and sharpness watched beside them, at most "
+        f"{streams} streams a row: {GOOD} good images, {GOOD} normal ones, then drift; scores at prune70 by a model "
+        "that has not seen the product, with brightness and sharpness watched beside them, at most "
         f"{100 * FALSE_ALARMS:g} % false alarms in {HORIZON:,} images. Delays are in images of the drift; 500 is not "
         "found. Too early: streams with an alarm before the drift.",
         table(columns, rows, words=2),
