@@ -16,7 +16,7 @@ from keepad.engines.export.segments import Segment
 from keepad.network import Network
 from random_weights import lively
 
-pytest_plugins = ["shared_data"]
+pytest_plugins = ["browser", "shared_data"]
 
 
 @pytest.fixture(scope="session")
