@@ -1,9 +1,9 @@
 """The same images give the same scores, maps and survivors as before the redesign of 0.2.0.
 
 tests/golden/0.1.npz holds the results of the last 0.1 revision for 40 real images at five operating points, in torch
-and OpenVINO fp32. On a machine and torch version of the names that made it, differences of the order of float rounding are
-allowed: the old revision itself, on another CPU of that name, differs from the file by 1.3e-6 in maps. Elsewhere kernels
-differ, and near ties may be decided otherwise, so the bounds are wider.
+and OpenVINO fp32. Where CPU and torch version have the names of those that made it, differences of the order of float
+rounding are allowed: the old revision itself, on another CPU of that name, differs from the file by 1.3e-6 in maps.
+Elsewhere kernels differ, and near ties may be decided otherwise, so the bounds are wider.
 
 KEEPAD_GOLDEN_EVERY=1 compares all 40 images instead of one in four (torch) or one in eight (OpenVINO).
 """

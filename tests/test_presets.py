@@ -78,7 +78,7 @@ def test_the_published_points_have_the_published_budgets() -> None:
     assert (point.shallow.rho, point.shallow.block, point.shallow.diversity, point.shallow.strict) == (0.3, 2, 16, True)
     deep = asdict(point.deep)
     assert deep.pop("block") == 2
-    assert list(deep.values()) == [0.25, 0.50, 0.55, 0.04, 0.65, 0.03]
+    assert list(deep.values()) == [0.25, 0.50, 0.55, 0.04, 0.65, 0.03, "both", False]
     assert (point.pixels, point.recovery, point.early_exit) == (None, "same_block_first", True)
 
 
