@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from keepad.data import Sample
 from keepad.detector import Detector
 from keepad.evaluate.state import key_of
 from keepad.evaluate.variants import Variant
+from keepad.framing import Framing
 
 # Modules and packages of keepad that can change a number between pixels and a stored row; the tables are made anew.
 MEASURED_BY = (
     *("backbone", "data", "engines", "metrics", "routing", "assembly", "detector", "dissimilarity", "head", "images"),
     *("inference", "network", "presets", "recovery", "reduction", "references/bank", "references/teaching"),
-    *("scoring", "steps", "tokens"),
-    *("evaluate/evaluation", "evaluate/variants"),
+    *("scoring", "steps", "tokens", "choices", "framing", "roi", "tiles", "tiling", "views"),
+    *("evaluate/evaluation", "evaluate/inputs", "evaluate/variants"),
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -35,10 +37,17 @@ def fingerprint(detector: Detector, variants: Sequence[Variant], samples: Iterab
     return {
         **detector.digests(),
         "image_size": list(detector.image_size),
+        **({} if detector.framing.plain else {"framing": described(detector.framing)}),
         "points": [variant.description() for variant in variants],
         "data": data.hexdigest(),
         "code": code_digest(Path(__file__).parents[1]),
     }
+
+
+def described(framing: Framing) -> dict[str, Any]:
+    """How images become inputs, ready for JSON."""
+    tiles = None if framing.tiles is None else asdict(framing.tiles)
+    return {"fit": framing.fit, "tiles": tiles, "views": framing.views, "roi": framing.roi is not None}
 
 
 @cache
