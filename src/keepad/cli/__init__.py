@@ -8,7 +8,21 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from keepad.cli import audit, benchmark, cache, data, demo, drift, evaluate, export, models, predict, teach, train
+from keepad.cli import (
+    audit,
+    benchmark,
+    cache,
+    data,
+    demo,
+    drift,
+    evaluate,
+    export,
+    models,
+    predict,
+    teach,
+    train,
+    watch,
+)
 from keepad.console import stderr
 from keepad.errors import KeepADError
 from keepad.version import __version__
@@ -24,6 +38,7 @@ app = typer.Typer(
 )
 app.command("predict")(predict.predict)
 app.command("audit")(audit.audit)
+app.command("watch")(watch.watch)
 app.command("teach")(teach.teach)
 app.command("demo")(demo.demo)
 app.command("models")(models.models)

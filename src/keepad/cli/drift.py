@@ -27,8 +27,7 @@ def drift(
     from rich.markup import escape
 
     from keepad.console import stderr, stdout
-    from keepad.decisions.drift import DriftMonitor
-    from keepad.decisions.stream import read_stream
+    from keepad.decisions.stream import monitor_of, read_stream
     from keepad.output.drift_plot import write_drift_plot
 
     rate = rate_of("--false-alarms", false_alarms)
@@ -42,9 +41,7 @@ def drift(
         stderr.print(f"{errors} lines with an error were left out", highlight=False)
     if not stream:
         raise KeepADError(f"{predictions} has no images beside the {len(before)} good ones; lower --good.")
-    names = sorted({name for image in before for name in image.extras})
-    extras = {name: [image.extras[name] for image in before if name in image.extras] for name in names}
-    monitor = DriftMonitor([image.score for image in before], false_alarms=rate, extras=extras)
+    monitor = monitor_of(before, rate)
     states = []
     for image in stream:
         states.append(monitor.update(image.score, **image.extras))

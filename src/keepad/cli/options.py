@@ -17,6 +17,17 @@ WeightsOption = Annotated[
     Path | None, typer.Option("--weights", help="File of backbone weights instead of the cached or downloaded ones.")
 ]
 PointOption = Annotated[str, typer.Option("--point", "-p", help="Operating point: dense, prune30, prune50 or prune70.")]
+ProfilePointOption = Annotated[
+    str | None,
+    typer.Option("--point", "-p", help="dense, prune30, prune50 or prune70; the profile's own, or prune50."),
+]
+ProfileOption = Annotated[
+    Path | None, typer.Option("--profile", help="References of the product, a file of keepad teach.")
+]
+ThresholdOption = Annotated[
+    float | None,
+    typer.Option("--threshold", "-t", help="Lowest score of an anomalous image, and lowest map value of a pixel."),
+]
 EngineOption = Annotated[
     str,
     typer.Option(

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keepad.cli.options import DeviceOption, EngineOption, ModelOption, PixelRouterOption, WeightsOption
+from keepad.cli.options import (
+    DeviceOption,
+    EngineOption,
+    ModelOption,
+    PixelRouterOption,
+    ProfileOption,
+    ProfilePointOption,
+    ThresholdOption,
+    WeightsOption,
+)
 
 if TYPE_CHECKING:
+    from keepad.detector import Detector
     from keepad.output.folder import RunSummary
     from keepad.references.profile import Profile
 
@@ -25,18 +35,10 @@ def predict(
     out: OutOption,
     model: ModelOption = None,
     weights: WeightsOption = None,
-    point: Annotated[
-        str | None,
-        typer.Option("--point", "-p", help="dense, prune30, prune50 or prune70; the profile's own, or prune50."),
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option("--profile", help="References of the product, a file of keepad teach.")
-    ] = None,
+    point: ProfilePointOption = None,
+    profile: ProfileOption = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images per forward pass.")] = 1,
-    threshold: Annotated[
-        float | None,
-        typer.Option("--threshold", "-t", help="Lowest score of an anomalous image, and lowest map value of a pixel."),
-    ] = None,
+    threshold: ThresholdOption = None,
     overlays: Annotated[bool, typer.Option("--overlays/--no-overlays", help="Write overlays and the report.")] = True,
     masks: Annotated[bool, typer.Option("--masks", help="Write a mask of each image, a PNG at its size.")] = False,
     coco: Annotated[bool, typer.Option("--coco", help="Write the regions to regions.coco.json.")] = False,
@@ -46,28 +48,31 @@ def predict(
 ) -> None:
     """Score images and locate their anomalies."""
     from keepad.images import find_images
-    from keepad.loading import DEFAULT_POINT, load
     from keepad.output.folder import Outputs, run_folder
-    from keepad.presets import with_pixel_router
-    from keepad.references.profile import read_profile
 
     images = find_images(paths)
-    taught = None if profile is None else read_profile(profile)
-    name = point or (DEFAULT_POINT if taught is None else taught.owner.point)
-    detector = load(
-        model,
-        point=with_pixel_router(name, pixel_router),
-        engine=engine,
-        device=device,
-        weights=weights,
-        profile=taught,
+    detector = load_with_profile(
+        model, point=point, profile=profile, pixel_router=pixel_router, engine=engine, device=device, weights=weights
     )
-    if taught is not None:
-        warn_of_references(taught, images)
+    if detector.profile is not None:
+        warn_of_references(detector.profile, images)
     if threshold is not None:
         detector.set_threshold(threshold)
     summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco))
     print_summary(summary)
+
+
+def load_with_profile(
+    model: str | None, *, point: str | None, profile: Path | None, pixel_router: str | None, **options: Any
+) -> Detector:
+    """The detector of these options; the operating point is the profile's own where none is named."""
+    from keepad.loading import DEFAULT_POINT, load
+    from keepad.presets import with_pixel_router
+    from keepad.references.profile import read_profile
+
+    taught = None if profile is None else read_profile(profile)
+    name = point or (DEFAULT_POINT if taught is None else taught.owner.point)
+    return load(model, point=with_pixel_router(name, pixel_router), profile=taught, **options)
 
 
 def print_summary(summary: RunSummary) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keepad.decisions.drift import DriftMonitor
 from keepad.errors import KeepADError
 
 _EXTRAS = {"keep_final": "keep", "evidence": "evidence", "brightness": "brightness"}  # key of a line: name
@@ -48,6 +50,17 @@ def read_stream(path: Path) -> tuple[list[StreamImage], int]:
         else:
             images.append(image)
     return images, errors
+
+
+def monitor_of(good: Sequence[StreamImage], false_alarms: float) -> DriftMonitor:
+    """A drift monitor that compares a stream with these good images.
+
+    Raises:
+        KeepADError: They are too few, or the rate makes no sense.
+    """
+    names = sorted({name for image in good for name in image.extras})
+    extras = {name: [image.extras[name] for image in good if name in image.extras] for name in names}
+    return DriftMonitor([image.score for image in good], false_alarms=false_alarms, extras=extras)
 
 
 def _image_of(line: str, where: str) -> StreamImage | None:
