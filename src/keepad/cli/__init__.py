@@ -19,6 +19,7 @@ from keepad.cli import (
     export,
     models,
     predict,
+    score,
     teach,
     train,
     watch,
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.command("predict")(predict.predict)
 app.command("audit")(audit.audit)
+app.command("score")(score.score)
 app.command("watch")(watch.watch)
 app.command("teach")(teach.teach)
 app.command("demo")(demo.demo)

@@ -22,6 +22,7 @@ from keepad.cli.options import (
 if TYPE_CHECKING:
     from keepad.detector import Detector
     from keepad.output.folder import RunSummary
+    from keepad.presets import OperatingPoint
     from keepad.references.profile import Profile
 
 PathsArgument = Annotated[
@@ -66,13 +67,19 @@ def load_with_profile(
     model: str | None, *, point: str | None, profile: Path | None, pixel_router: str | None, **options: Any
 ) -> Detector:
     """The detector of these options; the operating point is the profile's own where none is named."""
-    from keepad.loading import DEFAULT_POINT, load
+    from keepad.loading import load
+
+    return load(model, point=chosen_point(point, profile, pixel_router), profile=profile, **options)
+
+
+def chosen_point(point: str | None, profile: Path | None, pixel_router: str | None) -> OperatingPoint:
+    """The operating point of these options: the one that is named, the profile's own, or the default."""
+    from keepad.loading import DEFAULT_POINT
     from keepad.presets import with_pixel_router
     from keepad.references.profile import read_profile
 
-    taught = None if profile is None else read_profile(profile)
-    name = point or (DEFAULT_POINT if taught is None else taught.owner.point)
-    return load(model, point=with_pixel_router(name, pixel_router), profile=taught, **options)
+    name = point or (DEFAULT_POINT if profile is None else read_profile(profile).owner.point)
+    return with_pixel_router(name, pixel_router)
 
 
 def print_summary(summary: RunSummary) -> None:

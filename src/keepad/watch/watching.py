@@ -12,7 +12,7 @@ from pathlib import Path
 from keepad.console import Say
 from keepad.detector import Detector
 from keepad.errors import KeepADError
-from keepad.images import SUFFIXES
+from keepad.images import image_files, is_image_name
 from keepad.model_digest import model_digest
 from keepad.references.teaching import digest_of_file
 from keepad.watch.arrivals import Arrivals, signature_of
@@ -112,7 +112,7 @@ class FolderWatch:
     def skip_existing(self) -> int:
         """Note all files that are there, without results; returns their number."""
         count = 0
-        for path in _images_below(self._folder):
+        for path in image_files(self._folder):
             signature = signature_of(path)
             if signature is not None and not self._recorder.journal.knows(path, signature):
                 self._recorder.journal.skip(Source(path, signature, ""))
@@ -142,10 +142,12 @@ class FolderWatch:
             raise KeepADError(f"{self._folder} cannot be watched: {error}; try --poll.") from error
 
     def _see(self, path: Path) -> None:
+        if any(part.startswith(".") for part in path.relative_to(self._folder).parts):
+            return
         if path.is_dir():  # files may have come before the system began to watch it
-            for file in _images_below(path):
+            for file in image_files(path):
                 self._arrivals.see(file)
-        elif _wanted(path, self._folder):
+        elif is_image_name(path.name):
             self._arrivals.see(path)
 
     def _scan_now_and_then(self) -> None:
@@ -154,7 +156,7 @@ class FolderWatch:
             return
         if not self._folder.is_dir():
             raise KeepADError(f"the folder {self._folder} is gone; what came before has its results.")
-        for path in _images_below(self._folder):
+        for path in image_files(self._folder):
             signature = signature_of(path)
             if signature is not None and not self._recorder.journal.knows(path, signature):
                 self._arrivals.see(path)
@@ -185,18 +187,3 @@ class FolderWatch:
         if event.message["error"] is not None:
             self._say(f"no result: {event.message['error']}")
         return True
-
-
-def _wanted(path: Path, folder: Path) -> bool:
-    parts = path.relative_to(folder).parts if path.is_relative_to(folder) else path.parts[-1:]
-    return path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in parts)
-
-
-def _images_below(folder: Path) -> Iterator[Path]:
-    """The image files of a folder, as far as it can be read; hidden ones left out."""
-    for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(root, name)
-            if _wanted(path, folder):
-                yield path
