@@ -209,7 +209,8 @@ def to_markdown(content: dict[str, Any]) -> str:
         f"`{settings['command']}`\n\n"
         f"Both have the weights of {settings['backbone']}, {width} x {height} pixels, the same "
         f"{settings['references']} references of each class (those of `keepad evaluate --shots`, draws: "
-        f"{settings['draws']}) and the same test images. KeepAD is the checkpoint {settings['model']} at {settings['point']}. Times are medians of passes one "
+        f"{settings['draws']}) and the same test images. KeepAD is the checkpoint {settings['model']} at "
+        f"{settings['point']}. Times are medians of passes one "
         f"image at a time, interleaved, in torch with {settings['threads']} threads: normalisation, network, matching, "
         f"map and score. {versions}.\n\n"
         + table(["class", "good + defect", *columns, "AnomalyDINO / KeepAD, time"], lines, words=2)
