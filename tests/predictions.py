@@ -12,6 +12,7 @@ from keepad.prediction import Prediction
 
 FIELDS = {  # of Prediction.to_dict()
     *("path", "pred_score", "pred_label", "point", "evidence", "seconds"),
+    *("verdict", "p_value", "threshold", "brightness", "sharpness"),
     *("keep_pixels", "keep_shallow", "keep_final"),
 }
 GREY = 120

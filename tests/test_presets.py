@@ -15,6 +15,7 @@ from keepad.presets import (
     OperatingPoint,
     PixelBudget,
     Placement,
+    keep_point,
     operating_point,
     with_pixel_router,
     with_tuples,
@@ -91,3 +92,19 @@ def test_the_pixel_router_can_be_switched() -> None:
 def test_presets_survive_json() -> None:
     for preset in (Placement.for_depth(12), Calibration(grades=(0.25, 1.0))):
         assert type(preset)(**with_tuples(json.loads(json.dumps(asdict(preset))))) == preset
+
+
+def test_points_between_the_named_ones() -> None:
+    for name, keep in (("prune30", 0.7), ("prune50", 0.5), ("prune70", 0.3)):
+        assert replace(keep_point(keep), name=name) == POINTS[name]
+    assert operating_point("keep25") == keep_point(0.25)
+    assert operating_point("keep12.5").name == "keep12.5"
+    assert keep_point(0.29).name == "keep29"
+    shares = [point.shallow.rho for point in map(operating_point, ("keep20", "keep37.5", "keep90")) if point.shallow]
+    assert shares == [0.2, 0.375, 0.9]
+    for wrong in (0.0, 0.05, 0.99, 1.0, -0.3, float("nan")):
+        with pytest.raises(KeepADError, match="cannot be kept"):
+            keep_point(wrong)
+    for unknown in ("keep", "keep2.345", "keep-25", "keep025", "keep99", "keep25 "):
+        with pytest.raises(KeepADError):
+            operating_point(unknown)

@@ -24,7 +24,7 @@ from keepad.references.profile import Profile, read_profile
 if TYPE_CHECKING:
     from torch import Tensor
 
-ImageSource = Union[str, Path, Image.Image, Array, "Tensor"]
+ImageSource = Union[str, Path, Image.Image, Array, "Tensor", "InputImage"]
 
 _PREFETCHED = 3  # batches that are read and resized while the network runs
 
@@ -65,11 +65,21 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class InputImage:
-    """An image at input size, (H, W, 3) uint8, with its original (height, width) and its path, if it has one."""
+    """An image at input size, ready for the network; `Detector.prepare` makes one.
+
+    Attributes:
+        pixels: (H, W, 3) uint8.
+        size: Height and width of the original image.
+        path: Its file, if it has one.
+        name: What it is called where it has none.
+        digest: SHA-256 of the content of its file, or "" if unknown.
+    """
 
     pixels: Array
     size: tuple[int, int]
-    path: Path | None
+    path: Path | None = None
+    name: str = ""
+    digest: str = ""
 
 
 class Detector:
@@ -78,7 +88,8 @@ class Detector:
     Args:
         network: Runs the passes.
         point: Operating point used where a call names none.
-        profile: References of one product; the detector then only runs at the profile's own operating point.
+        profile: References and calibration of one product; the detector then only runs at the profile's own operating
+            point.
 
     Example:
         >>> detector = keepad.load()
@@ -153,21 +164,25 @@ class Detector:
         return self.network.digests()
 
     def set_threshold(self, image: float, pixel: float | None = None) -> None:
-        """Label an image anomalous from the score `image` on, and a pixel from the map value `pixel` (or the same)."""
+        """Label an image anomalous from the score `image` on, and a pixel from the map value `pixel` (or the same).
+
+        It takes the place of a calibration, and promises nothing.
+        """
         pixel = image if pixel is None else pixel
         for value in (image, pixel):
             if not 0 <= value <= 1:
                 raise KeepADError(f"a threshold must lie between 0 and 1, not at {value}.")
         if self.profile is not None:
-            self.profile = replace(self.profile, image_threshold=image, pixel_threshold=pixel)
+            self.profile = self.profile.with_thresholds(image, pixel)
             return
         self.network.calibration = replace(self.calibration, image_threshold=image, pixel_threshold=pixel)
 
     @property
     def thresholds(self) -> tuple[float | None, float | None]:
         """Score of an image and map value of a pixel from which these are called anomalous; None where unknown."""
-        known = self.calibration if self.profile is None else self.profile
-        return known.image_threshold, known.pixel_threshold
+        if self.profile is not None:
+            return self.profile.thresholds
+        return self.calibration.image_threshold, self.calibration.pixel_threshold
 
     def __call__(self, image: ImageSource, point: str | OperatingPoint | None = None) -> Prediction:
         """The Prediction of one image: a path, a PIL image, an array or a tensor.
@@ -179,6 +194,19 @@ class Detector:
         if getattr(image, "ndim", None) == 4:
             raise KeepADError("one image is expected, but a batch was given; use predict() for several.")
         return self._predict_batch([self._read(image)], self._chosen(point))[0]
+
+    def prepare(self, image: ImageSource) -> InputImage:
+        """The image read and resized; `predict` takes it as any other source and does neither again.
+
+        For programs that read images in threads of their own.
+
+        Example:
+            ```python
+            inputs = pool.map(detector.prepare, paths)
+            scores = [prediction.pred_score for prediction in detector.predict(inputs, batch_size=8)]
+            ```
+        """
+        return self._read(image)
 
     def predict(
         self,
@@ -287,8 +315,46 @@ class Detector:
         sources = _sources(good)
         return teach(zero_shot, sources, rotate=rotate, size=size, say=say, on_error=on_error, progress=progress)
 
+    def calibrate(
+        self,
+        good: ImageSource | Iterable[ImageSource],
+        *,
+        false_alarms: float = 0.01,
+        confidence: float | None = None,
+        review: float | None = None,
+        on_error: Callable[[ImageSource, KeepADError], None] | None = None,
+        say: Say = say_on_stderr,
+        progress: Progress = no_progress,
+    ) -> Profile:
+        """The profile of this detector with a threshold that keeps a promise, fitted on good images.
+
+        With a profile, its references stay; without one, the new profile holds the calibration alone.
+
+        Args:
+            good: Images without defects, none of them a reference: a folder, a file, or an iterable of images.
+            false_alarms: Promised share of good images that are called "defect"; 1 % needs 99 images.
+            confidence: Share of all calibration sets for which this is to hold; on their average if None.
+            review: Promised share of good images that are called "review" or "defect"; five times `false_alarms` if
+                None.
+            on_error: Called for every image that cannot be used; without it, the first such image raises.
+            say: Called with a line for everything worth knowing.
+            progress: Progress bar.
+
+        Raises:
+            KeepADError: Too few images for the promise, references among them, or one that cannot be used.
+
+        Example:
+            >>> profile = detector.calibrate("good/", false_alarms=0.01)
+            >>> detector.with_profile(profile)("part.jpg").verdict
+            "ok"
+        """
+        from keepad.references.calibrating import Promise, calibrate
+
+        promise = Promise(false_alarms, confidence, review)
+        return calibrate(self, _sources(good), promise, say=say, on_error=on_error, progress=progress)
+
     def with_profile(self, profile: Profile | str | Path) -> Detector:
-        """The detector with references of one product; this one stays as it is.
+        """The detector with what a profile holds about one product; this one stays as it is.
 
         Args:
             profile: A profile, or its file.
@@ -307,7 +373,7 @@ class Detector:
         chosen = self._point if point is None else operating_point(point)
         if self.profile is not None and chosen != self._point:
             raise KeepADError(
-                f"the profile was taught at {self._point.name}, so it cannot be used at {chosen.name}; teach one there."
+                f"the profile was made at {self._point.name}, so it cannot be used at {chosen.name}; make one there."
             )
         return chosen
 
@@ -318,6 +384,13 @@ class Detector:
             return source, error
 
     def _read(self, source: ImageSource) -> InputImage:
+        if isinstance(source, InputImage):
+            if source.pixels.shape != (*self.image_size, 3):
+                raise ImageError(
+                    f"an image of {source.pixels.shape} was prepared for another detector; this one takes "
+                    f"{(*self.image_size, 3)}."
+                )
+            return source
         image = read_image(source)
         path = Path(source) if isinstance(source, str | Path) else None
         return InputImage(to_input(image, self.image_size), (image.height, image.width), path)
@@ -336,6 +409,7 @@ class Detector:
                 f"{image.path or 'the image'} gave no finite score; the weights or the checkpoint are damaged."
             )
         thresholds = self.thresholds
+        calibrated = None if self.profile is None else self.profile.calibrated
         return Prediction(
             pred_score=result.score,
             anomaly_map=result.anomaly_map,
@@ -353,6 +427,8 @@ class Detector:
             timings=timings,
             match=result.match,
             profile=self.profile,
+            p_value=None if calibrated is None else calibrated.p_value(result.score),
+            verdict=None if calibrated is None else calibrated.verdict(result.score),
         )
 
 
@@ -360,6 +436,6 @@ def _sources(source: ImageSource | Iterable[ImageSource]) -> Iterable[ImageSourc
     """The images of a path, of a single image, or of an iterable."""
     if isinstance(source, str | Path):
         return find_images([source])
-    if isinstance(source, Image.Image) or getattr(source, "ndim", 4) < 4:
+    if isinstance(source, Image.Image | InputImage) or getattr(source, "ndim", 4) < 4:
         return [source]  # type: ignore[list-item]
     return source

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -63,6 +63,22 @@ def read_image(source: Any) -> Image.Image:
         f"An image cannot be made from {type(source).__name__}; "
         "give a path, a PIL image, a NumPy array or a torch tensor."
     )
+
+
+def read_encoded(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The content of an image file as an upright 8-bit RGB image; see `read_image`.
+
+    Args:
+        data: Content of the file.
+        name: What errors call it.
+        max_pixels: Larger images are refused by their header, before anything is decoded.
+
+    Raises:
+        ImageError: The content is not a usable image, or has too many pixels.
+    """
+    if not data:
+        raise ImageError(f"{name} is empty (0 bytes); copy or export it again.")
+    return _from_stream(io.BytesIO(data), name, max_pixels)
 
 
 def to_input(image: Image.Image, size: tuple[int, int]) -> Array:
@@ -199,35 +215,20 @@ def _from_file(path: Path) -> Image.Image:
         reason = getattr(error, "strerror", None) or str(error)
         raise ImageError(f"The file {name} cannot be opened ({reason}); check its name and permissions.") from error
     with file:
-        return _decoded(file, name)
+        return _from_stream(file, name, MAX_PIXELS)
 
 
-def read_encoded(content: bytes, name: str) -> Image.Image:
-    """The content of an image file as an upright 8-bit RGB image, as `read_image` makes it.
-
-    Args:
-        content: Bytes of the file.
-        name: How errors call it.
-
-    Raises:
-        ImageError: It is not a usable image.
-    """
-    if not content:
-        raise ImageError(f"The file '{name}' is empty (0 bytes); copy or export it again.")
-    return _decoded(BytesIO(content), f"'{name}'")
-
-
-def _decoded(file: IO[bytes], name: str) -> Image.Image:
+def _from_stream(stream: IO[bytes], name: str, limit: int) -> Image.Image:
     with _own_size_limit():
         try:
-            image = Image.open(file, formats=_FORMATS)
+            image = Image.open(stream, formats=_FORMATS)
         except Exception as error:  # Pillow's parsers raise exceptions of many types
             raise ImageError(f"{name} is not an image that can be read; save it as {_READABLE}.") from error
-        return _from_pil(image, name)
+        return _from_pil(image, name, limit)
 
 
-def _from_pil(image: Image.Image, name: str) -> Image.Image:
-    _check_size((image.height, image.width), name)
+def _from_pil(image: Image.Image, name: str, limit: int = MAX_PIXELS) -> Image.Image:
+    _check_size((image.height, image.width), name, limit)
     try:
         with _own_size_limit():
             image.load()
@@ -306,12 +307,12 @@ def _to_uint8(values: Array, name: str) -> Array:
     return np.rint(np.clip(values.astype(np.float32), 0, 1) * 255).astype(np.uint8)
 
 
-def _check_size(size: tuple[int, ...], name: str) -> None:
+def _check_size(size: tuple[int, ...], name: str, limit: int = MAX_PIXELS) -> None:
     height, width = size
     if width == 0 or height == 0:
         raise ImageError(f"{name} has no pixels ({width} x {height}); give an image of at least 1 x 1.")
-    if width * height > MAX_PIXELS:
+    if width * height > limit:
         raise ImageError(
-            f"{name} has {width} x {height} pixels, more than the limit of {MAX_PIXELS // 1_000_000} megapixels; "
+            f"{name} has {width} x {height} pixels, more than the limit of {limit / 1e6:g} megapixels; "
             "make it smaller or cut it into tiles."
         )

@@ -12,6 +12,7 @@ from keepad.detector import Detector
 from keepad.engines.folder import is_exported, read_description
 from keepad.engines.network import open_network
 from keepad.errors import KeepADError
+from keepad.latency import within_budget
 from keepad.presets import ENGINES, OperatingPoint, operating_point
 from keepad.references.profile import Profile, read_profile
 
@@ -32,6 +33,7 @@ def load(
     device: str | None = None,
     weights: str | Path | None = None,
     profile: str | Path | Profile | None = None,
+    budget_ms: float | None = None,
     say: Say = say_on_stderr,
 ) -> Detector:
     """A detector, ready to be called.
@@ -39,32 +41,43 @@ def load(
     Args:
         what: Name of a bundled checkpoint or of a backbone that has one, a checkpoint file, or a folder of
             `keepad export`; the bundled default if None.
-        point: Operating point: dense, prune30, prune50, prune70, or an OperatingPoint; that of the profile, or prune50,
-            if None.
+        point: Operating point: dense, prune30, prune50, prune70, keep25 and the like, or an OperatingPoint; that of
+            the profile, or prune50, if None.
         engine: "torch", "openvino" or "onnx", with a precision after a colon if not fp32 ("openvino:bf16"). A
             checkpoint is exported to the user's cache once. "auto" takes OpenVINO in fp32 on a CPU where it is
-            installed, agrees with torch and is faster; else torch. A folder runs on the engine that it was exported
-            for.
+            installed, agrees with torch and is faster; else torch; or the engine that the profile was chosen for. A
+            folder runs on the engine that it was exported for.
         device: Device of torch; a GPU if there is one, else the CPU.
         weights: Backbone weights to use instead of the cached or downloaded ones.
-        profile: References of one product, or their file; see `Detector.teach`. Without `what`, the bundled checkpoint
-            that taught it is opened.
+        profile: What is known of one product, or its file; see `Detector.teach` and `Detector.calibrate`. Without
+            `what`, the bundled checkpoint that it belongs to is opened.
+        budget_ms: Milliseconds per image, instead of a point: the most accurate operating point that keeps them on
+            this machine in 95 % of the passes.
         say: Called with one line for every step.
 
     Raises:
-        KeepADError: There is no such checkpoint, engine or device, something is not installed, or the profile belongs
-            to another detector.
+        KeepADError: There is no such checkpoint, engine or device, something is not installed, the profile belongs
+            to another detector, or no point is as fast as the budget.
 
     Example:
         >>> detector = keepad.load(point="prune70")
         >>> detector("part.jpg").pred_score
         0.31
     """
+    if budget_ms is not None:
+        if point is not None or profile is not None:
+            other = "a profile has its operating point" if point is None else "an operating point was named"
+            raise KeepADError(f"a budget chooses the operating point, but {other} already; give one of them.")
+        detector = load(what, engine=engine, device=device, weights=weights, say=say)
+        return Detector(detector.network, within_budget(detector.network, budget_ms, say))
     if profile is not None:
         profile = profile if isinstance(profile, Profile) else read_profile(profile)
         if what is None and profile.owner.name in bundled_checkpoints():
             what = profile.owner.name
         point = profile.owner.point if point is None else point
+        chosen = profile.settings.get("engine")
+        if engine == "auto" and isinstance(chosen, str) and not is_exported(what):
+            engine = chosen  # that of `keepad choose`
         detector = load(what, point=point, engine=engine, device=device, weights=weights, say=say)
         return detector.with_profile(profile)
     point = operating_point(DEFAULT_POINT if point is None else point)

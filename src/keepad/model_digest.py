@@ -11,7 +11,7 @@ from keepad.references.teaching import owner_of
 
 
 def model_digest(detector: Detector) -> str:
-    """A short digest of all that determines the scores: checkpoint, backbone, operating point, precision, profile.
+    """A short digest of all that determines scores and verdicts: checkpoint, backbone, point, precision, profile.
 
     Example:
         >>> model_digest(keepad.load())
@@ -19,8 +19,11 @@ def model_digest(detector: Detector) -> str:
     """
     digest = hashlib.sha256(json.dumps(asdict(owner_of(detector, detector.point)), sort_keys=True).encode())
     if detector.profile is not None:
-        bank = detector.profile.bank
-        for rows in (bank.shallow, bank.deep, bank.layers):
-            digest.update(rows.tobytes())
-        digest.update(repr((bank.level, bank.spread)).encode())
+        bank, calibrated = detector.profile.bank, detector.profile.calibrated
+        if bank is not None:
+            for rows in (bank.shallow, bank.deep, bank.layers):
+                digest.update(rows.tobytes())
+            digest.update(repr((bank.level, bank.spread)).encode())
+        if calibrated is not None:  # p-values and verdicts
+            digest.update(json.dumps(calibrated.to_dict(), sort_keys=True).encode())
     return digest.hexdigest()[:16]

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from keepad.arrays import Array
+from keepad.decisions import Verdict
 from keepad.errors import KeepADError
 from keepad.references.bank import Match
 from keepad.references.profile import Profile
@@ -104,7 +105,9 @@ class Prediction:
         image: (H, W, 3) uint8 input of the network before normalisation.
         image_size: Height and width of the original image, upright.
         match: How the survivors match the references, or None without references.
-        profile: The references, or None.
+        profile: What was used of the product beside the image: references, calibration; or None.
+        p_value: Share of good images that score at least this high, or None without a calibration.
+        verdict: "ok", "review" or "defect" at the rate that the calibration promises, or None without one.
     """
 
     pred_score: float
@@ -123,6 +126,25 @@ class Prediction:
     certificate: Certificate | None = None
     match: Match | None = None
     profile: Profile | None = None
+    p_value: float | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def threshold(self) -> float | None:
+        """Lowest score that is called anomalous, or None if unknown; that of the calibration, if there is one."""
+        return self.image_threshold
+
+    @property
+    def brightness(self) -> float:
+        """Mean of all pixels and channels, from 0 (black) to 1; tells a lamp that ages from a part that changes."""
+        return float(self.image.mean()) / 255
+
+    @property
+    def sharpness(self) -> float:
+        """Mean difference of neighbouring pixels, in deviations of all pixels: falls where a lens fogs or moves."""
+        grey = self.image.mean(axis=2)
+        steps = np.abs(np.diff(grey, axis=0)).mean() + np.abs(np.diff(grey, axis=1)).mean()
+        return float(steps / max(2 * grey.std(), 1e-6))
 
     @property
     def pred_label(self) -> bool | None:
@@ -252,16 +274,17 @@ class Prediction:
             pair.own.show(), pair.reference.show()
             ```
         """
-        if self.match is None or self.profile is None:
+        bank = None if self.profile is None else self.profile.bank
+        if self.match is None or self.profile is None or bank is None:
             return None
         worst = int(self.match.distance.argmax())
         token, cell = self.match.nearest[worst], int(self.match.cells[worst])
-        number = int(self.profile.bank.image[token])
-        with Image.open(BytesIO(self.profile.picture_of(number))) as opened:
+        number = int(bank.image[token])
+        with Image.open(BytesIO(self.profile.picture_of(number)), formats=["JPEG"]) as opened:
             picture = opened.convert("RGB")
         own, reference = (
             around(image, at, self.grid, margin)
-            for image, at in ((Image.fromarray(self.image), cell), (picture, int(self.profile.bank.cell[token])))
+            for image, at in ((Image.fromarray(self.image), cell), (picture, int(bank.cell[token])))
         )
         return NearestReference(own, reference, self.profile.images[number].name, float(self.match.distance[worst]))
 
@@ -281,10 +304,15 @@ class Prediction:
             "path": None if self.path is None else str(self.path),
             "pred_score": self.pred_score,
             "pred_label": self.pred_label,
+            "verdict": self.verdict,
+            "p_value": self.p_value,
+            "threshold": self.threshold,
             "keep_pixels": self.keep_pixels,
             "keep_shallow": self.keep_shallow,
             "keep_final": self.keep_final,
             "evidence": self.evidence,
+            "brightness": self.brightness,
+            "sharpness": self.sharpness,
             "seconds": self.seconds,
             "point": self.point,
             **regions,

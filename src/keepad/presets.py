@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -228,13 +229,35 @@ def with_pixel_router(point: str | OperatingPoint, choice: str | None) -> Operat
     return replace(point, pixels=PIXELS if choice == "on" else None)
 
 
+LEAST_KEEP, MOST_KEEP = 0.12, 0.95  # below, one token of every 3x3 block stays anyway; above, dense is as fast
+_KEEP_NAME = re.compile(r"keep([0-9]{1,2}(?:\.[0-9]{1,2})?)")
+
+
 def operating_point(point: str | OperatingPoint) -> OperatingPoint:
-    """The operating point of that name; an OperatingPoint is returned as it is."""
+    """The operating point of that name, keep25 and the like among them; an OperatingPoint is returned as it is."""
     if isinstance(point, OperatingPoint):
         return point
-    if point not in POINTS:
-        raise KeepADError(f"there is no operating point called {point!r}; choose one of {', '.join(POINTS)}.")
-    return POINTS[point]
+    if point in POINTS:
+        return POINTS[point]
+    if between := _KEEP_NAME.fullmatch(point):
+        return keep_point(float(between[1]) / 100)
+    raise KeepADError(
+        f"there is no operating point called {point!r}; choose one of {', '.join(POINTS)}, or keep25 and the like."
+    )
+
+
+def keep_point(keep: float) -> OperatingPoint:
+    """The operating point, by the name of keep25 for 0.25, whose shallow router keeps this share of the tokens.
+
+    It lies between the named ones: prune30, prune50 and prune70 keep 0.7, 0.5 and 0.3. The deep router goes on from
+    there, as at these.
+    """
+    if not LEAST_KEEP <= keep <= MOST_KEEP:
+        raise KeepADError(
+            f"a share of {keep:g} cannot be kept; choose one of {LEAST_KEEP} to {MOST_KEEP}, or the point dense."
+        )
+    share = round(keep, 4)  # 0.29 * 100 is 28.999999999999996
+    return _pruned(f"keep{round(100 * share, 2):g}", share)
 
 
 TEMPERATURE = 0.07

@@ -44,6 +44,8 @@ def test_a_profile_survives_its_file(detector: Detector, profile: Profile, tmp_p
     assert again.owner == profile.owner
     assert again.images == profile.images
     assert again.history == profile.history
+    assert again.bank is not None
+    assert profile.bank is not None
     assert (again.bank.level, again.image_threshold) == (profile.bank.level, profile.image_threshold)
     assert again.bank.layers == pytest.approx(profile.bank.layers, abs=1e-3)  # stored as float16
     assert Image.open(io.BytesIO(again.picture_of(2))).size == (176, 144)
@@ -65,6 +67,7 @@ def test_every_truncated_or_foreign_file_is_refused_in_one_sentence(profile: Pro
 
 def test_a_profile_whose_parts_do_not_fit_is_refused(profile: Profile, tmp_path: Path) -> None:
     path = tmp_path / "stripes.keepad"
+    assert profile.bank is not None
     broken = [
         replace(profile, images=profile.images[:1]),
         replace(profile, bank=replace(profile.bank, cell=profile.bank.cell[1:])),

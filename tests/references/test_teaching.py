@@ -71,6 +71,8 @@ def test_an_exported_folder_takes_the_profile_of_torch(
     for image in (part(10), part(11, defect=True)):
         assert exported(image).pred_score == pytest.approx(torch.with_profile(profile)(image).pred_score, abs=2e-3)
     own = exported.teach([part(0), part(1)], rotate="off", say=lines.append)
+    assert own.bank is not None
+    assert profile.bank is not None
     assert own.bank.layers == pytest.approx(profile.bank.layers, abs=2e-3)
 
 
@@ -81,6 +83,7 @@ def test_rotated_copies_join_where_the_product_lies_at_any_angle(detector: Detec
     assert not still.settings["rotated"]
     assert still.settings["rotation_gain"] > 0.8
     assert forced.settings["tokens"] > 5 * off.settings["tokens"]
+    assert forced.bank is not None
     assert forced.bank.image.max() == 1  # copies belong to the image they were made from
 
 
@@ -139,6 +142,7 @@ def test_one_image_gives_a_profile_without_labels(detector: Detector, lines: lis
 
 def test_the_bank_respects_its_bound_and_says_what_it_lost(detector: Detector, lines: list[str]) -> None:
     profile = detector.teach([part(seed) for seed in range(4)], rotate="off", size=64, say=lines.append)
+    assert profile.bank is not None
     assert profile.bank.layers.shape[1] == 64
     assert profile.settings["loss"] > 0
     assert any("64 of" in line for line in lines)

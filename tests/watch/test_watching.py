@@ -184,7 +184,7 @@ def test_a_drift_alarm_is_sent_once_over_restarts(
     alarms = [row for row in found if row["event"] == "drift"]
     assert len(found) == 91
     assert len(alarms) == 1
-    assert alarms[0]["scores"] == "higher"
+    assert (alarms[0]["quantity"], alarms[0]["kind"]) == ("score", "higher")
     assert 4 <= alarms[0]["since"] <= 8  # counted after the 25 good ones
     assert any(change["name"] == "score" for change in alarms[0]["changes"])
 

@@ -22,6 +22,7 @@ from keepad.console import command_line
 from keepad.errors import KeepADError
 from keepad.files import replace_text
 from keepad.inference import Stages
+from keepad.latency import cpu_name
 
 _SETTING = ("backbone", "batch", "threads", "dtype", "engine")
 _TIMES = ("point", "ms", "IQR", "x dense", "x FLOPs", "realised", "peak MB", "keep")
@@ -38,7 +39,7 @@ def settings_of(plan: BenchmarkPlan, images: TimedImages, command: Sequence[str]
     device = choose_device(plan.device)
     return {
         "machine": {
-            "cpu": _cpu_name(),
+            "cpu": cpu_name(),
             "cores": os.cpu_count(),
             "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -53,15 +54,6 @@ def settings_of(plan: BenchmarkPlan, images: TimedImages, command: Sequence[str]
         "repeats": plan.repeats,
         "command": command_line(command),
     }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
 
 
 def _setting_cells(record: Record) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from keepad.cli import (
     audit,
     benchmark,
     cache,
+    calibrate,
+    choose,
     data,
     demo,
     drift,
@@ -20,6 +22,7 @@ from keepad.cli import (
     models,
     predict,
     score,
+    serve,
     teach,
     train,
     watch,
@@ -42,6 +45,9 @@ app.command("audit")(audit.audit)
 app.command("score")(score.score)
 app.command("watch")(watch.watch)
 app.command("teach")(teach.teach)
+app.command("calibrate")(calibrate.calibrate)
+app.command("choose")(choose.choose)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("models")(models.models)
 app.command("evaluate")(evaluate.evaluate)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, parts_of
+from keepad.cli.options import BudgetOption, DeviceOption, keep_points, parts_of
 from keepad.errors import KeepADError
 
 
@@ -22,6 +22,11 @@ def benchmark(
     points: Annotated[
         str, typer.Option("--points", help="Operating points, separated by commas; dense is always timed.")
     ] = "dense,prune30,prune50,prune70",
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", help="More points, by the share of tokens that the first router keeps: 0.25,0.4."),
+    ] = None,
+    budget_ms: BudgetOption = None,
     batch: Annotated[str, typer.Option("--batch", "-b", help="Images per forward pass, for instance 1,8.")] = "1",
     threads: Annotated[
         str | None, typer.Option("--threads", help="CPU threads, for instance 1,2; torch's choice if left out.")
@@ -66,10 +71,13 @@ def benchmark(
 
     if model and backbones:
         raise KeepADError("--model names a checkpoint and with it a backbone; leave --backbones out.")
+    timed = [*parts_of(points), *keep_points(keep)]
+    if budget_ms is not None:
+        timed = _within_budget(budget_ms, model, engine, backbones, device)
     plan = BenchmarkPlan(
         backbones=tuple(parts_of(backbones or DEFAULT_BACKBONE)),
         model=model,
-        points=tuple(parts_of(points)),
+        points=tuple(timed),
         batches=_numbers("--batch", batch),
         threads=None if threads is None else _numbers("--threads", threads),
         dtypes=tuple(parts_of(dtype)),
@@ -104,6 +112,19 @@ def benchmark(
     if interrupted:
         stdout.print(f"interrupted: the {len(records)} records done so far are kept", highlight=False)
         raise typer.Exit(130)
+
+
+def _within_budget(
+    budget_ms: float, model: str | None, engine: str, backbones: str | None, device: str | None
+) -> list[str]:
+    """The one operating point that a budget chooses; it is timed beside dense."""
+    from keepad.loading import load
+
+    engines, names = parts_of(engine), parts_of(backbones or "")
+    if len(engines) > 1 or len(names) > 1:
+        raise KeepADError("a budget is for one engine and one backbone; name one of each with --budget-ms.")
+    source = model or (names[0] if names else None)
+    return [load(source, engine=engines[0] if engines else "auto", device=device, budget_ms=budget_ms).point.name]
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

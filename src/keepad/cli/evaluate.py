@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, EngineOption, PixelRouterOption, WeightsOption, parts_of
+from keepad.cli.options import DeviceOption, EngineOption, PixelRouterOption, WeightsOption, keep_points, parts_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,6 +48,10 @@ def evaluate(
     points: Annotated[
         str, typer.Option("--points", "-p", help="Operating points, separated by commas.")
     ] = "dense,prune30,prune50,prune70",
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", help="More points, by the share of tokens that the first router keeps: 0.25,0.4."),
+    ] = None,
     shots: Annotated[
         str | None,
         typer.Option("--shots", help="Numbers of good images of each class as references, such as 0,1,4,16."),
@@ -81,7 +85,7 @@ def evaluate(
     from keepad.loading import load
     from keepad.presets import with_pixel_router
 
-    chosen = [with_pixel_router(point, pixel_router) for point in parts_of(points)]
+    chosen = [with_pixel_router(point, pixel_router) for point in (*parts_of(points), *keep_points(keep))]
     dataset = read_dataset(data, layout).select(
         suites=None if suites is None else parts_of(suites),
         classes=None if classes is None else parts_of(classes),

@@ -46,9 +46,9 @@ def _describe_profile(path: Path) -> str:
     owner = profile.owner
     return "\n".join(
         [
-            f"{len(profile.images)} good images, {profile.bank.layers.shape[1]} tokens",
+            *profile.holds,
             f"for {owner.name} at {owner.point}, {owner.precision}",
-            f"{path.stat().st_size / 1e6:.1f} MB, taught {profile.history[0]['when']}",
+            f"{path.stat().st_size / 1e6:.1f} MB, begun {profile.history[0]['when']}",
         ]
     )
 

@@ -17,12 +17,25 @@ WeightsOption = Annotated[
     Path | None, typer.Option("--weights", help="File of backbone weights instead of the cached or downloaded ones.")
 ]
 PointOption = Annotated[str, typer.Option("--point", "-p", help="Operating point: dense, prune30, prune50 or prune70.")]
+KeepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--keep", help="Operating point by the share of tokens that the first router keeps, such as 0.25; prune70: 0.3."
+    ),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--budget-ms", help="Milliseconds per image: the most accurate point that keeps them here (95th percentile)."
+    ),
+]
 ProfilePointOption = Annotated[
     str | None,
     typer.Option("--point", "-p", help="dense, prune30, prune50 or prune70; the profile's own, or prune50."),
 ]
 ProfileOption = Annotated[
-    Path | None, typer.Option("--profile", help="References of the product, a file of keepad teach.")
+    Path | None,
+    typer.Option("--profile", help="What is known of the product, a file of keepad teach, calibrate or choose."),
 ]
 ThresholdOption = Annotated[
     float | None,
@@ -47,6 +60,28 @@ DeviceOption = Annotated[
 def parts_of(text: str) -> list[str]:
     """The distinct parts of a list with commas, in their order."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def keep_points(text: str | None) -> list[str]:
+    """Names of the operating points that a list such as 0.25,0.4 means; none for None."""
+    from keepad.presets import keep_point
+
+    names = []
+    for part in parts_of(text or ""):
+        try:
+            share = float(part)
+        except ValueError:
+            raise KeepADError(f"--keep takes shares such as 0.25, not {part!r}.") from None
+        names.append(keep_point(share).name)
+    return names
+
+
+def one_point(point: str | None, keep: str | None) -> str | None:
+    """The operating point that --point or --keep names, or None."""
+    names = [*([] if point is None else [point]), *keep_points(keep)]
+    if len(names) > 1:
+        raise KeepADError(f"{' and '.join(names)} are several operating points; give one --point or one --keep.")
+    return names[0] if names else None
 
 
 def rate_of(option: str, text: str) -> float:

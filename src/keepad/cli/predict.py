@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keepad.cli.options import (
+    BudgetOption,
     DeviceOption,
     EngineOption,
+    KeepOption,
     ModelOption,
     PixelRouterOption,
     ProfileOption,
     ProfilePointOption,
     ThresholdOption,
     WeightsOption,
+    one_point,
+    rate_of,
 )
+from keepad.errors import KeepADError
 
 if TYPE_CHECKING:
     from keepad.detector import Detector
@@ -37,9 +42,17 @@ def predict(
     model: ModelOption = None,
     weights: WeightsOption = None,
     point: ProfilePointOption = None,
+    keep: KeepOption = None,
+    budget_ms: BudgetOption = None,
     profile: ProfileOption = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images per forward pass.")] = 1,
     threshold: ThresholdOption = None,
+    fdr: Annotated[
+        str | None,
+        typer.Option(
+            "--fdr", help="Verdicts for the whole folder: share of good images expected among its defects, such as 5%."
+        ),
+    ] = None,
     overlays: Annotated[bool, typer.Option("--overlays/--no-overlays", help="Write overlays and the report.")] = True,
     masks: Annotated[bool, typer.Option("--masks", help="Write a mask of each image, a PNG at its size.")] = False,
     coco: Annotated[bool, typer.Option("--coco", help="Write the regions to regions.coco.json.")] = False,
@@ -49,17 +62,29 @@ def predict(
 ) -> None:
     """Score images and locate their anomalies."""
     from keepad.images import find_images
+    from keepad.loading import load
     from keepad.output.folder import Outputs, run_folder
+    from keepad.presets import with_pixel_router
+    from keepad.references.profile import read_profile
 
+    rate = None if fdr is None else rate_of("--fdr", fdr)
+    if fdr is not None and threshold is not None:
+        raise KeepADError("--threshold takes the place of a calibration, which --fdr needs; give one of them.")
     images = find_images(paths)
-    detector = load_with_profile(
-        model, point=point, profile=profile, pixel_router=pixel_router, engine=engine, device=device, weights=weights
+    taught = None if profile is None else read_profile(profile)
+    name, chosen = one_point(point, keep), None
+    if name or budget_ms is None:
+        chosen = chosen_point(name, taught, pixel_router)
+    detector = load(
+        model, point=chosen, engine=engine, device=device, weights=weights, profile=taught, budget_ms=budget_ms
     )
-    if detector.profile is not None:
-        warn_of_references(detector.profile, images)
+    if chosen is None:
+        detector.point = with_pixel_router(detector.point, pixel_router)
+    if taught is not None:
+        warn_of_references(taught, images)
     if threshold is not None:
         detector.set_threshold(threshold)
-    summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco))
+    summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco, rate))
     print_summary(summary)
 
 
@@ -68,18 +93,19 @@ def load_with_profile(
 ) -> Detector:
     """The detector of these options; the operating point is the profile's own where none is named."""
     from keepad.loading import load
+    from keepad.references.profile import read_profile
 
-    return load(model, point=chosen_point(point, profile, pixel_router), profile=profile, **options)
+    taught = None if profile is None else read_profile(profile)
+    return load(model, point=chosen_point(point, taught, pixel_router), profile=taught, **options)
 
 
-def chosen_point(point: str | None, profile: Path | None, pixel_router: str | None) -> OperatingPoint:
+def chosen_point(point: str | None, profile: Profile | None, pixel_router: str | None) -> OperatingPoint:
     """The operating point of these options: the one that is named, the profile's own, or the default."""
     from keepad.loading import DEFAULT_POINT
     from keepad.presets import with_pixel_router
-    from keepad.references.profile import read_profile
 
-    name = point or (DEFAULT_POINT if profile is None else read_profile(profile).owner.point)
-    return with_pixel_router(name, pixel_router)
+    default = DEFAULT_POINT if profile is None else profile.owner.point
+    return with_pixel_router(point or default, pixel_router)
 
 
 def print_summary(summary: RunSummary) -> None:

@@ -42,12 +42,12 @@ def score(
     """Score very many images; the same command goes on where a killed one stopped."""
     from keepad.cli.predict import chosen_point
     from keepad.console import progress, say_on_stderr, stdout
+    from keepad.references.profile import read_profile
     from keepad.scale.run import DetectorOptions, Job
     from keepad.scale.run import score as run
 
-    options = DetectorOptions(
-        model, chosen_point(point, profile, pixel_router), profile, engine, device, weights, threshold
-    )
+    chosen = chosen_point(point, None if profile is None else read_profile(profile), pixel_router)
+    options = DetectorOptions(model, chosen, profile, engine, device, weights, threshold)
     job = Job(source, to, on, workers, output_format, shard, batch, maps)
     summary = run(options, job, say_on_stderr, progress)
     before = f", {summary.before} were there" if summary.before else ""

@@ -66,6 +66,8 @@ def teach(
     if len(paths) != 1:
         raise KeepADError("--add and --undo change one profile; name that file and nothing else.")
     profile = read_profile(paths[0])
+    if profile.calibrated is not None:
+        say_on_stderr("scores change with the references, so the calibration goes; run keepad calibrate again.")
     if undo:
         profile = profile.undone(now())
     if add:
@@ -79,8 +81,10 @@ def teach(
 
 def describe(line: dict[str, object]) -> str:
     """A line of a profile's history, for people."""
-    if line["action"] == "teach":
-        return f"taught from {line['images']} images"
+    if line["action"] in ("teach", "calibrate"):
+        return f"{'taught' if line['action'] == 'teach' else 'calibrated'} from {line['images']} images"
+    if line["action"] == "choose":
+        return f"chosen: {line['point']}"
     return f"{'added' if line['action'] == 'add' else 'took back'} {line['image']}"
 
 
@@ -89,7 +93,7 @@ def _print(profile: Profile, path: Path) -> None:
 
     megabytes = path.stat().st_size / 1e6
     stdout.print(
-        f"profile: {path} ({len(profile.images)} images, {profile.bank.layers.shape[1]} tokens, {megabytes:.1f} MB)",
+        f"profile: {path} ({', '.join(profile.holds)}; {megabytes:.1f} MB)",
         soft_wrap=True,
         highlight=False,
     )

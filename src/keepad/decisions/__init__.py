@@ -9,17 +9,21 @@ from keepad.decisions.conformal import (
     images_needed,
     lowest_level,
     p_values,
+    require_images,
     suspicious_images,
 )
 from keepad.decisions.drift import HORIZON, Change, DriftMonitor, DriftState, bets
+from keepad.decisions.watch import WATCHED, DriftWatch
 
 __all__ = [
     "HORIZON",
+    "WATCHED",
     "Calibrated",
     "Change",
     "Choice",
     "DriftMonitor",
     "DriftState",
+    "DriftWatch",
     "TestedPoint",
     "Verdict",
     "bets",
@@ -30,5 +34,6 @@ __all__ = [
     "images_needed",
     "lowest_level",
     "p_values",
+    "require_images",
     "suspicious_images",
 ]

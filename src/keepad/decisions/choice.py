@@ -75,12 +75,27 @@ class Choice:
             print(choice.sentence)
             ```
         """
-        promise = f"at most {self.max_miss:.3g} of the defects missed, at {self.confidence:.3g} confidence"
+        return self.described("missed")
+
+    def described(self, what: str) -> str:
+        """The result in one sentence.
+
+        Args:
+            what: What was counted: "missed", or "lost" for defects that lost all tokens.
+
+        Example:
+            ```python
+            print(choice.described("lost"))
+            ```
+        """
+        promise = (
+            f"at most {100 * self.max_miss:.3g} % of the defects {what}, at {100 * self.confidence:.3g} % confidence"
+        )
         row = next(
             (row for row in reversed(self.table) if row.result == "passed"),
             self.table[0],
         )
-        counts = f"{row.missed} of {self.defects} missed, bound {row.bound:.3g}"
+        counts = f"{row.missed} of {self.defects} {what}, bound {100 * row.bound:.3g} %"
         if self.point is None:
             return f"No operating point can promise {promise}: {row.point} fails already ({counts})."
         return f"{self.point} is the fastest operating point with {promise} ({counts})."

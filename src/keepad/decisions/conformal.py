@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -84,11 +85,23 @@ class Calibrated:
         _rank(len(self.scores), self.level, self.confidence)
 
     @property
+    def promise(self) -> str:
+        """What is promised, and from how many images, in words.
+
+        Example:
+            ```python
+            calibrated.promise  # "at most 1 % false alarms on average, from 120 good images"
+            ```
+        """
+        sure = "on average" if self.confidence is None else f"at {_percent(self.confidence)} confidence"
+        return f"at most {_percent(self.level)} false alarms {sure}, from {len(self.scores)} good images"
+
+    @cached_property
     def threshold(self) -> float:
         """Lowest score of a `defect`."""
         return _just_above(self.scores, _rank(len(self.scores), self.level, self.confidence))
 
-    @property
+    @cached_property
     def review_threshold(self) -> float:
         """Lowest score of a `review`; equal to `threshold` where nothing lies between."""
         rank = max(_rank(len(self.scores), self.review_level, None), 1)
@@ -290,6 +303,31 @@ def lowest_level(images: int, confidence: float | None = None) -> float:
     return level
 
 
+def require_images(images: int, level: float, confidence: float | None = None) -> None:
+    """Refuse a promise that this number of good images cannot keep, in a sentence that says what they can.
+
+    Args:
+        images: Number of good images.
+        level: Promised false-alarm rate.
+        confidence: Share of all calibration sets for which it is to hold; None: on their average.
+
+    Raises:
+        KeepADError: They are too few.
+
+    Example:
+        ```python
+        require_images(3, 0.01)  # KeepADError: ... that needs 99; they can promise 25 %.
+        ```
+    """
+    needed = images_needed(level, confidence)
+    if images < needed:
+        sure = "" if confidence is None else f" at {_percent(confidence)} confidence"
+        raise KeepADError(
+            f"{images} good images cannot promise {_percent(level)} false alarms{sure}: that needs {needed}; "
+            f"they can promise {_percent(lowest_level(images, confidence))}."
+        )
+
+
 def suspicious_images(names: Sequence[str], scores: Sequence[float] | Array) -> list[str]:
     """Names of calibration images that score far above the others and may be defective; the highest first.
 
@@ -318,13 +356,7 @@ def suspicious_images(names: Sequence[str], scores: Sequence[float] | Array) -> 
 
 def _rank(images: int, level: float, confidence: float | None) -> int:
     """Rank k from the top (1 is the highest): scores above the k-th highest calibration score are beyond `level`."""
-    needed = images_needed(level, confidence)
-    if images < needed:
-        sure = "" if confidence is None else f" at {_percent(confidence)} confidence"
-        raise KeepADError(
-            f"{images} good images cannot promise {_percent(level)} false alarms{sure}: that needs {needed}; "
-            f"they can promise {_percent(lowest_level(images, confidence))}."
-        )
+    require_images(images, level, confidence)
     rank = math.floor(level * (images + 1) + _SLACK)
     if confidence is not None:
         # The rate above the k-th highest of n scores is Beta(k, n + 1 - k): at most `level` with probability

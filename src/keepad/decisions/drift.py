@@ -30,7 +30,20 @@ MIN_GOOD = 20  # images; fewer leave too little room for drift to show
 _KINDS = ("higher", "lower", "higher", "lower", "higher", "lower", "wider", "narrower")  # of the scores, by bet
 _REMEMBERED = 200  # images at either end of the stream whose values are kept for what_changed()
 _LARGEST = 1e300  # sums stop here; far above any limit
-_KEYS = ("false_alarms", "seed", "images", "reference", "sums", "runs", "starts", "alarm", "first", "last", "good")
+_KEYS = (
+    "name",
+    "false_alarms",
+    "seed",
+    "images",
+    "reference",
+    "sums",
+    "runs",
+    "starts",
+    "alarm",
+    "first",
+    "last",
+    "good",
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,7 @@ class DriftMonitor:
         false_alarms: Highest probability of an alarm within 10,000 images without drift.
         seed: Seed of the randomised ties; the same seed gives the same result.
         extras: Other values of the good images by name, for `what_changed`.
+        name: What is watched, for `what_changed`; the test itself takes any numbers, such as the brightness.
 
     Raises:
         KeepADError: Too few good images, scores that are not finite, or a rate out of range.
@@ -112,13 +126,15 @@ class DriftMonitor:
         false_alarms: float = 0.01,
         seed: int = 0,
         extras: Mapping[str, Sequence[float]] | None = None,
+        name: str = "score",
     ) -> None:
         if not 0 < false_alarms < 1:
             raise KeepADError(f"{false_alarms:g} cannot be a rate of false alarms; it must lie between 0 and 1.")
         if len(good) < MIN_GOOD:
             raise KeepADError(f"{len(good)} good images are too few to see drift; use at least {MIN_GOOD}.")
         self._reference = sorted(_finite(score) for score in good)
-        self._good = {name: _remembered(values) for name, values in {"score": good, **(extras or {})}.items()}
+        self._name = name
+        self._good = {own: _remembered(values) for own, values in {name: good, **(extras or {})}.items()}
         self._false_alarms = false_alarms
         self._seed = seed
         self._images = 0
@@ -134,7 +150,12 @@ class DriftMonitor:
         """Value of the statistic that raises the alarm."""
         return HORIZON / self._false_alarms
 
-    def update(self, score: float, **extras: float | None) -> DriftState:
+    @property
+    def alarm(self) -> int | None:
+        """Number of the image (from 1) that raised the alarm, or None."""
+        return None if self._alarm is None else self._alarm[0]
+
+    def update(self, score: float, /, **extras: float | None) -> DriftState:
         """The state after one more image.
 
         Takes the score, not its p-value: p-values of one fixed calibration set have no valid false-alarm rate here.
@@ -163,7 +184,7 @@ class DriftMonitor:
             if self._sums.mean() >= self.limit:
                 best = int(self._sums.argmax())
                 self._alarm = (self._images, min(int(self._starts[best]), self._images), best)
-        values = {"score": score}
+        values = {self._name: score}
         values |= {name: float(v) for name, v in extras.items() if v is not None and math.isfinite(v)}
         if len(self._first) < _REMEMBERED:
             self._first.append(values)
@@ -200,6 +221,7 @@ class DriftMonitor:
             ```
         """
         return {
+            "name": self._name,
             "false_alarms": self._false_alarms,
             "seed": self._seed,
             "images": self._images,
@@ -230,6 +252,7 @@ class DriftMonitor:
             false_alarms=read.number("false_alarms"),
             seed=read.integer("seed"),
             extras={name: good.numbers(name) for name in good.keys},
+            name=read.text("name"),
         )
         images = monitor._images = read.integer("images")
         sums, runs = read.numbers("sums", 0, _LARGEST), read.numbers("runs", 0)

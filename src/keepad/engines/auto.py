@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,7 @@ from keepad.engines.network import EngineNetwork, open_network
 from keepad.errors import KeepADError
 from keepad.files import replace_text
 from keepad.images import spread, to_input
+from keepad.latency import interleaved
 from keepad.network import Network
 from keepad.presets import POINTS
 
@@ -74,15 +74,13 @@ def _measured(network: Network, engine: EngineNetwork, folder: Path, say: Say) -
 
 def _times(networks: dict[str, AnyNetwork], batches: Sequence[Array]) -> dict[str, float]:
     """Median milliseconds per image of each network; they take turns, after one untimed pass each."""
-    point, seconds = POINTS[_TIMED_POINT], {name: list[float]() for name in networks}
-    for _ in range(_ROUNDS):
-        for name, network in networks.items():
-            network.infer(batches[-1], [point])
-            for batch in batches:
-                start = time.perf_counter()
-                network.infer(batch, [point])
-                seconds[name].append(time.perf_counter() - start)
-    return {name: 1e3 * float(np.median(values)) for name, values in seconds.items()}
+    point = POINTS[_TIMED_POINT]
+
+    def runner(network: AnyNetwork) -> Callable[[Array], object]:
+        return lambda batch: network.infer(batch, [point])
+
+    times = interleaved({name: runner(network) for name, network in networks.items()}, batches, _ROUNDS)
+    return {name: float(np.median(ms)) for name, ms in times.items()}
 
 
 def _machine() -> dict[str, str]:

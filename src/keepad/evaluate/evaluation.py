@@ -281,6 +281,7 @@ class _Run:
             routing, shallow, final = inference.pixel_routing, inference.survivors_shallow, inference.survivors
             points[name] = {
                 "score": inference.score,
+                "highest": float(inference.anomaly_map.max()),
                 "keep_pixels": 1.0 if routing is None else len(routing.index) / tokens,
                 "keep_shallow": len(shallow) / tokens,
                 "keep": len(final) / tokens,

@@ -84,6 +84,8 @@ class Variant:
             fields["shots"] = asdict(self.shots)
         if self.detector is not None:
             fields["detector"] = {"runs_on": self.detector.runs_on, **self.detector.digests()}
+            if self.detector.profile is not None:
+                fields["detector"]["references"] = [image.digest for image in self.detector.profile.images]
         described: dict[str, Any] = json.loads(json.dumps(fields))
         return described
 

@@ -97,7 +97,7 @@ class KeepAD(AnomalibModule):
         )
         self.model = DetectorModule(detector)
         self._k_shot, self._source = k_shot, few_shot_source
-        self._few_shot = bool(k_shot or few_shot_source or profile)
+        self._few_shot = bool(k_shot or few_shot_source or (known is not None and known.bank is not None))
         self._know_thresholds()
 
     @property

@@ -20,7 +20,7 @@ _FADE_FROM, _FADE_TO, _OPACITY = 0.25, 0.6, 0.75
 _DROPPED_EARLY, _DROPPED_LATE, _KEPT = 0, 1, 2
 _INK, _MUTED, _PAPER = (24, 28, 36), (104, 112, 124), (255, 255, 255)
 _DARK, _TINT, _OUTLINE = (14, 16, 22), (58, 96, 168), (255, 255, 255)
-_BAD, _FINE = (190, 38, 38), (22, 122, 72)
+_BAD, _FINE, _UNSURE = (190, 38, 38), (22, 122, 72), (138, 90, 0)
 _MIN_SIDE = 48  # pixels; limits extreme aspect ratios
 _MIN_OUTLINED = 10  # pixels; around smaller cells an outline would hide their content
 _MARGIN, _GAP, _MIN_COLUMN = 14, 14, 236
@@ -199,8 +199,12 @@ def _shrink(mask: Array) -> Array:
 def _caption(prediction: Prediction) -> list[tuple[str, tuple[int, int, int]]]:
     label = prediction.pred_label
     pieces = [(f"score {prediction.pred_score:.3f}", _INK)]
-    if label is not None:
+    if prediction.verdict is not None:
+        pieces.append((prediction.verdict, {"defect": _BAD, "review": _UNSURE, "ok": _FINE}[prediction.verdict]))
+    elif label is not None:
         pieces.append(("anomalous", _BAD) if label else ("normal", _FINE))
+    if prediction.p_value is not None:
+        pieces.append((f"p {prediction.p_value:.3g}", _INK))
     kept = [prediction.keep_shallow, prediction.keep_final]
     if prediction.keep_pixels < 1:
         kept.insert(0, prediction.keep_pixels)

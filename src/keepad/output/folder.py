@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from keepad.console import progress
+from keepad.decisions import Calibrated, fdr_verdicts
 from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.files import replacing, writable_folder
@@ -27,7 +28,10 @@ from keepad.output.drawing import draw_panels, make_panels, write_picture
 from keepad.output.report import ReportWriter
 from keepad.prediction import Prediction
 
-_KEYS = ("path", "pred_score", "pred_label", "keep_pixels", "keep_shallow", "keep_final", "evidence", "seconds")
+_KEYS = (
+    *("path", "pred_score", "pred_label", "verdict", "p_value", "threshold"),
+    *("keep_pixels", "keep_shallow", "keep_final", "evidence", "brightness", "sharpness", "seconds"),
+)
 _MAX_NAME = 200  # bytes; file systems allow 255
 _MAX_QUEUED = 4  # images
 
@@ -40,11 +44,14 @@ class Outputs:
         overlays: A picture per image in overlays/, and `report.html`.
         masks: A mask per image in masks/: PNG at the size of the image, 255 where it is anomalous.
         coco: The regions of all images in `regions.coco.json`.
+        fdr: Reach the verdicts together once all images are scored, so that at most this share of those called defect
+            is expected to be good; None: each by the rate of the calibration.
     """
 
     overlays: bool = True
     masks: bool = False
     coco: bool = False
+    fdr: float | None = None
 
 
 @dataclass
@@ -88,16 +95,23 @@ class RunSummary:
         rows = sorted((row for row in self.rows if row["error"] is None), key=lambda row: -row["pred_score"])
         table = Table(title=f"{self.done} images, {len(self.errors)} errors", title_justify="left")
         table.add_column("image", overflow="fold", min_width=24)
-        for column in ("score", "label", "keep", "evidence", "ms"):
+        # Six columns fit a terminal; a verdict says more than the label and the evidence behind the budget.
+        calibrated = any(row["p_value"] is not None for row in rows)
+        for column in (
+            "score",
+            *(("verdict", "p-value", "keep") if calibrated else ("label", "keep", "evidence")),
+            "ms",
+        ):
             table.add_column(column, justify="right", no_wrap=True)
         for row in rows[:limit]:
             path = Path(row["path"])
+            keep = f"{row['keep_shallow']:.0%} → {row['keep_final']:.0%}"
+            label = {True: "anomalous", False: "normal", None: "-"}[row["pred_label"]]
+            evidence = "-" if row["evidence"] is None else f"{row['evidence']:.3f}"
             table.add_row(
                 escape(str(path.relative_to(relative_to) if relative_to else path)),
                 f"{row['pred_score']:.3f}",
-                {True: "anomalous", False: "normal", None: "-"}[row["pred_label"]],
-                f"{row['keep_shallow']:.0%} → {row['keep_final']:.0%}",
-                "-" if row["evidence"] is None else f"{row['evidence']:.3f}",
+                *((row["verdict"] or "-", f"{row['p_value']:.3g}", keep) if calibrated else (label, keep, evidence)),
                 f"{row['seconds'] * 1e3:.0f}",
             )
         if len(rows) > limit:
@@ -138,6 +152,11 @@ def run_folder(
             f"masks and a COCO file need a threshold for pixels, and {detector.name} has none; "
             "set one with --threshold or detector.set_threshold()."
         )
+    calibrated = None if detector.profile is None else detector.profile.calibrated
+    if outputs.fdr is not None:
+        if calibrated is None:
+            raise KeepADError("--fdr needs p-values, and so a profile of keepad calibrate; name one with --profile.")
+        fdr_verdicts(calibrated, [], outputs.fdr)  # too few calibration images are refused before anything is scored
     writable_folder(out)
     summary = RunSummary(
         out / "predictions.jsonl",
@@ -145,7 +164,7 @@ def run_folder(
         masks=out / "masks" if outputs.masks else None,
         coco=out / "regions.coco.json" if outputs.coco else None,
     )
-    files = _Files(detector, paths, out, summary, title)
+    files = _Files(detector, paths, out, summary, title, outputs.fdr)
     try:
         with (
             summary.jsonl.open("w", encoding="utf-8") as lines,
@@ -171,6 +190,8 @@ def run_folder(
                     queue.submit(partial(files.add, prediction), write)
             except KeyboardInterrupt:
                 summary.interrupted = True
+        if outputs.fdr is not None and calibrated is not None:
+            _decide_together(summary, files, calibrated, outputs.fdr)
         files.close()
     except OSError as error:
         raise KeepADError(
@@ -179,10 +200,34 @@ def run_folder(
     return summary
 
 
+def _decide_together(summary: RunSummary, files: _Files, calibrated: Calibrated, rate: float) -> None:
+    """Give all images of a run their verdicts at a false discovery rate: in the lines, the rows and the report."""
+    rows = [row for row in summary.rows if row["error"] is None]
+    scores = [row["pred_score"] for row in rows]
+    verdicts = fdr_verdicts(calibrated, scores, rate)
+    defects = [score for score, verdict in zip(scores, verdicts, strict=True) if verdict == "defect"]
+    for row, verdict in zip(rows, verdicts, strict=True):
+        row |= {"verdict": verdict, "pred_label": verdict == "defect", "threshold": min(defects, default=None)}
+    with replacing(summary.jsonl) as part, part.open("w", encoding="utf-8") as file, summary.jsonl.open("rb") as lines:
+        # One by one: their regions are not in the rows, because they would fill the memory.
+        for line, row in zip(lines, summary.rows, strict=True):
+            file.write(json.dumps({**json.loads(line), **row}) + "\n")
+    if files.report:
+        files.report.set_verdicts(verdicts)
+
+
 class _Files:
     """Writes what belongs to a prediction: overlay, mask, its share of report and COCO file."""
 
-    def __init__(self, detector: Detector, paths: Sequence[Path], out: Path, summary: RunSummary, title: str) -> None:
+    def __init__(
+        self,
+        detector: Detector,
+        paths: Sequence[Path],
+        out: Path,
+        summary: RunSummary,
+        title: str,
+        fdr: float | None,
+    ) -> None:
         settings = {
             "model": detector.name,
             "backbone": detector.backbone_name,
@@ -190,8 +235,14 @@ class _Files:
             "input": f"{detector.image_size[1]} x {detector.image_size[0]} pixels",
             "device": detector.runs_on,
         }
-        if detector.profile is not None:
-            settings["references"] = f"{len(detector.profile.images)} good images"
+        profile = detector.profile
+        if profile is not None and profile.bank is not None:
+            settings["references"] = f"{len(profile.images)} good images"
+        if profile is not None and profile.calibrated is not None:
+            together = f"{100 * fdr:.3g} % of the defects called here expected to be good" if fdr else ""
+            settings["promise"] = together or profile.calibrated.promise
+            settings["calibration"] = f"{len(profile.calibrated.scores)} good images"
+        self._undecided = fdr is not None
         self.report = ReportWriter(summary.report, title=title, settings=settings) if summary.report else None
         self._overlays = writable_folder(out / "overlays") if summary.report else None
         self._masks = writable_folder(summary.masks) if summary.masks else None
@@ -200,6 +251,8 @@ class _Files:
 
     def add(self, prediction: Prediction) -> dict[str, Any]:
         """Write the files of a prediction; returns its line of `predictions.jsonl`."""
+        if self._undecided:
+            prediction = replace(prediction, verdict=None, image_threshold=None)
         assert prediction.path is not None
         name = self._names[prediction.path]
         if self.report and self._overlays:

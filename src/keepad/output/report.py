@@ -6,7 +6,7 @@ import base64
 import heapq
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -16,6 +16,7 @@ from typing import IO, TypeAlias
 
 from PIL import Image, ImageOps
 
+from keepad.decisions import Verdict
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.output.drawing import Panels, make_panels
@@ -90,6 +91,8 @@ class ReportWriter:
                 name=f"image {number + 1}" if prediction.path is None else str(prediction.path),
                 score=score,
                 label=prediction.pred_label,
+                verdict=prediction.verdict,
+                p_value=prediction.p_value,
                 threshold=prediction.image_threshold,
                 keep_shallow=prediction.keep_shallow,
                 keep_final=prediction.keep_final,
@@ -118,6 +121,10 @@ class ReportWriter:
     def add_error(self, path: str | Path, reason: str) -> None:
         """Add an image that could not be used, with the reason, to the list at the end."""
         self._errors.append((str(path), reason))
+
+    def set_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """Give all images so far, in the order in which they were added, verdicts that were reached together."""
+        self._rows = [replace(row, verdict=verdict) for row, verdict in zip(self._rows, verdicts, strict=True)]
 
     def close(self) -> None:
         """Write the report; a second call does nothing."""

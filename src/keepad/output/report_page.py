@@ -9,11 +9,13 @@ from importlib.resources import files
 
 import numpy as np
 
+from keepad.decisions import Verdict
 from keepad.output.drawing import colour_map
 from keepad.regions import Region
 
 _BINS = 40
 _MAX_REGIONS = 10  # per image
+_BADGES: dict[Verdict, str] = {"defect": "bad", "review": "unsure", "ok": "fine"}  # classes of their badges
 _PANELS = ("image", "anomaly map", "surviving tokens")
 
 
@@ -44,8 +46,8 @@ class RegionRows:
 class Row:
     """Scalar results of one image.
 
-    `regions` is None without a pixel threshold; `reference`, without references, else the name of the one that the
-    worst match resembles most, and its distance.
+    `verdict` and `p_value` are None without a calibration, `regions` without a pixel threshold; `reference`, without
+    references, else the name of the one that the worst match resembles most, and its distance.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Row:
     seconds: float
     regions: RegionRows | None = None
     reference: tuple[str, float] | None = None
+    verdict: Verdict | None = None
+    p_value: float | None = None
 
 
 def render(
@@ -119,7 +123,10 @@ def _tiles(rows: Sequence[Row], errors: Sequence[tuple[str, str]]) -> str:
     labels = [row.label for row in rows if row.label is not None]
     seconds = sum(row.seconds for row in rows)
     tiles = [(f"{len(rows)}", "image" if len(rows) == 1 else "images")]
-    if labels:
+    verdicts = [row.verdict for row in rows]
+    if any(verdicts):
+        tiles += [(f"{verdicts.count(verdict)}", verdict) for verdict in _BADGES]
+    elif labels:
         tiles.append((f"{sum(labels)}", "anomalous"))
     if rows:
         tiles.append((f"{np.mean([row.keep_final for row in rows]):.1%}", "of the tokens kept, on average"))
@@ -168,8 +175,10 @@ def _card(row: Row, pictures: Sequence[str]) -> str:
         for picture, panel in zip(pictures, _PANELS, strict=False)
     )
     facts = [("keep", _keep(row)), ("time", _duration(row.seconds))]
+    if row.p_value is not None:
+        facts.insert(0, ("p-value", f"{row.p_value:.3g}"))
     if row.evidence is not None:
-        facts.insert(1, ("evidence", f"{row.evidence:.3f}"))
+        facts.insert(-1, ("evidence", f"{row.evidence:.3f}"))
     described = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in facts)
     return (
         f'<article {_data(row)}><h3>{_path(row.name)}</h3><div class="pictures">{panels}</div>'
@@ -221,14 +230,16 @@ def _table(rows: Sequence[Row], shown: int) -> Iterator[str]:
         f"<p>Pictures are shown for the {_count(shown, 'image')} with the highest scores, "
         "which keeps the file small.</p>\n"
         '<div class="scroll"><table><thead><tr><th>image</th><th class="number">score</th><th></th>'
-        '<th>label</th><th class="number">keep</th><th class="number">evidence</th>'
+        '<th>label</th><th class="number">p-value</th><th class="number">keep</th><th class="number">evidence</th>'
         '<th class="number">regions</th><th class="number">time</th></tr></thead><tbody class="items">\n'
     )
     for row in rows:
         evidence = "" if row.evidence is None else f"{row.evidence:.3f}"
+        p_value = "" if row.p_value is None else f"{row.p_value:.3g}"
         yield (
             f'<tr {_data(row)}><td class="name">{_path(row.name)}</td><td class="number">{row.score:.3f}</td>'
-            f'<td class="wide">{_bar(row)}</td><td>{_badge(row)}</td><td class="number">{_keep(row)}</td>'
+            f'<td class="wide">{_bar(row)}</td><td>{_badge(row)}</td><td class="number">{p_value}</td>'
+            f'<td class="number">{_keep(row)}</td>'
             f'<td class="number">{evidence}</td><td class="number">{_regions_total(row)}</td>'
             f'<td class="number">{_duration(row.seconds)}</td></tr>\n'
         )
@@ -262,6 +273,8 @@ def _tick(threshold: float | None) -> str:
 
 
 def _badge(row: Row) -> str:
+    if row.verdict is not None:
+        return f'<em class="{_BADGES[row.verdict]}">{row.verdict}</em>'
     if row.label is None:
         return ""
     return '<em class="bad">anomalous</em>' if row.label else '<em class="fine">normal</em>'

@@ -15,7 +15,7 @@ from PIL import Image
 
 from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress
-from keepad.detector import Detector, ImageSource
+from keepad.detector import Detector, ImageSource, InputImage
 from keepad.errors import KeepADError
 from keepad.images import read_image, to_input
 from keepad.inference import NO_REFERENCES
@@ -235,7 +235,8 @@ def record(
         points.append(replace(point, name=f"{point.name} whole", deep=None))
     if angle:
         pixels, count = rotated(pixels, angle), max(24, count // len(_ANGLES))
-    references = None if detector.profile is None else {point.name: detector.profile.bank}
+    bank = None if detector.profile is None else detector.profile.bank
+    references = None if bank is None else {point.name: bank}
     results = detector.infer(pixels[None], points, references=references or NO_REFERENCES, record=True)
     tokens = [some_of(own.tokens, count) for (own,) in results.values() if own.tokens is not None]
     both = tokens[0] if len(tokens) == 1 else tokens[0].widened(tokens[1])
@@ -338,6 +339,10 @@ def _read_all(
 
 
 def _read(detector: Detector, source: ImageSource, number: int) -> _Good:
+    if isinstance(source, InputImage):
+        pixels = detector.prepare(source).pixels
+        digest = source.digest or hashlib.sha256(pixels.tobytes()).hexdigest()
+        return _Good(source.name or f"image {number + 1}", pixels, digest)
     image = read_image(source)
     pixels = to_input(image, detector.image_size)
     if isinstance(source, str | Path):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from keepad.console import Progress, Say
 from keepad.detector import Detector
+from keepad.engines.folder import is_exported
+from keepad.engines.sessions import PACKAGES
 from keepad.errors import KeepADError
 from keepad.files import locked, writable_folder
 from keepad.model_digest import model_digest
-from keepad.presets import ENGINES, OperatingPoint
+from keepad.presets import OperatingPoint
 from keepad.scale.plan import Plan, Request, open_plan, remove_parts
 from keepad.scale.shards import parquet_module, score_shard
 from keepad.scale.storage import is_remote, local_path
@@ -154,11 +156,7 @@ def _run(
 
 def _settled(options: DetectorOptions, detector: Detector) -> DetectorOptions:
     """The options with the engine that "auto" chose here, so that all workers compute the same numbers."""
-    from dataclasses import replace
-
-    from keepad.engines.folder import is_exported
-
     if options.engine != "auto" or is_exported(options.model):
         return options
-    engine = next((name for name in ENGINES if name in detector.packages), "torch")
-    return replace(options, engine="onnx" if "onnxruntime" in detector.packages else engine)
+    kind = next(name for name, package in {**PACKAGES, "torch": "torch"}.items() if package in detector.packages)
+    return replace(options, engine=kind if detector.precision == "fp32" else f"{kind}:{detector.precision}")

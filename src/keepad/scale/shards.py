@@ -104,7 +104,7 @@ def _images(
             return number, ImageError(f"'{uris[number]}' ended every process that tried it; look at that file.")
         began(number)
         try:
-            return number, read_encoded(read_bytes(uris[number]), uris[number])
+            return number, read_encoded(read_bytes(uris[number]), f"'{uris[number]}'")
         except KeepADError as error:
             return number, error
 

@@ -1,14 +1,14 @@
-"""Drift of a watched stream: the monitor of keepad.decisions, carried over restarts by the journal."""
+"""Drift of a watched stream: the watch of keepad.decisions, carried over restarts by the journal."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keepad.decisions import DriftMonitor, DriftState
-from keepad.decisions.stream import StreamImage, monitor_of
+from keepad.decisions import DriftMonitor, DriftWatch
+from keepad.decisions.stream import StreamImage, quantities_of
 from keepad.watch.journal import Event, Journal
 from keepad.watch.messages import of_drift
 
@@ -30,16 +30,16 @@ class DriftSettings:
     model: str
 
     def digest(self) -> str:
-        """Equal for settings with which a monitor can go on."""
+        """Equal for settings with which a watch can go on."""
         good = self.good if isinstance(self.good, int) else [image.score for image in self.good]
         return hashlib.sha256(json.dumps([good, self.false_alarms, self.model]).encode()).hexdigest()
 
 
-class DriftWatch:
-    """Feeds results to a drift monitor; one alarm, once, whatever happens between image and alarm.
+class DriftAlarm:
+    """Feeds results to a drift watch; one alarm, once, whatever happens between image and alarm.
 
     Args:
-        journal: Holds results and the saved monitor.
+        journal: Holds results and the saved watch.
         settings: Good images and rate of false alarms.
 
     Raises:
@@ -51,15 +51,14 @@ class DriftWatch:
         self._settings = settings
         self._digest = settings.digest()
         self._good: list[StreamImage] = []
-        self._monitor: DriftMonitor | None = None
-        self._state: DriftState | None = None
-        self._alarmed = False
+        self._watch: DriftWatch | None = None
         if isinstance(settings.good, int):
             DriftMonitor([0.0] * settings.good, false_alarms=settings.false_alarms)  # refuses too few of them now
         else:
             self._begin(settings.good)
         self._unsaved = 0
-        for number, score, extras in journal.scores(self._restore()):
+        self._number = self._restore()
+        for number, score, extras in journal.scores(self._number):
             self._feed(score, extras)
             self._number = number
         self._save()
@@ -68,11 +67,11 @@ class DriftWatch:
         """The alarm, if this result raises it; the caller stores both events together."""
         if result.score is None:
             return []
-        before = self._alarmed
+        before = self._watch is not None and self._watch.alarm
         self._feed(result.score, result.extras or {})
-        if before or self._monitor is None or self._state is None or not self._state.drift:
+        if before or self._watch is None or self._watch.alarm is None:
             return []
-        return [of_drift(self._state, self._monitor.what_changed())]
+        return [of_drift(self._watch.alarm, self._watch.state, self._watch.what_changed())]
 
     def stored(self, number: int) -> None:
         """Note the number under which a result was stored."""
@@ -81,40 +80,34 @@ class DriftWatch:
         if self._unsaved >= _SAVED_EVERY:
             self._save()
 
-    def _feed(self, score: float, extras: dict[str, float]) -> None:
-        if self._monitor is None:
-            self._good.append(StreamImage("", score, extras))
-            if len(self._good) == self._settings.good:
-                self._begin(self._good)
+    def _feed(self, score: float, extras: Mapping[str, float]) -> None:
+        if self._watch is not None:
+            self._watch.update({"score": score, **extras})
             return
-        self._state = self._monitor.update(score, **extras)
-        self._alarmed = self._state.drift
+        self._good.append(StreamImage("", score, dict(extras)))
+        if len(self._good) == self._settings.good:
+            self._begin(self._good)
 
     def _begin(self, good: Sequence[StreamImage]) -> None:
-        self._monitor = monitor_of(good, self._settings.false_alarms)
+        self._watch = DriftWatch(quantities_of(good), false_alarms=self._settings.false_alarms)
 
     def _restore(self) -> int:
-        """Go on with the saved monitor, if it is of these settings; the number of the last result in it."""
+        """Go on with the saved watch, if it is of these settings; the number of the last event in it."""
         saved = self._journal.about("drift")
         values = {} if saved is None else json.loads(saved)
         if values.get("settings") != self._digest:
-            self._number = self._journal.last()  # earlier results are of another model, or from before the user asked
-            return self._number
-        self._number = int(values["number"])
+            return self._journal.last()  # earlier results are of another model, or from before the user asked
         self._good = [StreamImage("", score, extras) for score, extras in values["good"]]
-        if values["monitor"] is not None:
-            self._monitor = DriftMonitor.from_dict(values["monitor"])
-            self._alarmed = bool(values["alarmed"])
-        return self._number
+        if values["watch"] is not None:
+            self._watch = DriftWatch.from_dict(values["watch"])
+        return int(values["number"])
 
     def _save(self) -> None:
         self._unsaved = 0
-        good = [] if self._monitor is not None else [(image.score, image.extras) for image in self._good]
         values = {
             "settings": self._digest,
             "number": self._number,
-            "good": good,
-            "monitor": None if self._monitor is None else self._monitor.to_dict(),
-            "alarmed": self._alarmed,
+            "good": [] if self._watch is not None else [(image.score, image.extras) for image in self._good],
+            "watch": None if self._watch is None else self._watch.to_dict(),
         }
         self._journal.set_about("drift", json.dumps(values))

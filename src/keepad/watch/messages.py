@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from keepad.decisions import Change, DriftState
+from keepad.decisions.stream import extras_of
 from keepad.prediction import Prediction
 from keepad.watch.journal import Event
 
@@ -16,24 +17,24 @@ def of_prediction(prediction: Prediction, uri: str, model: str, **more: Any) -> 
     values = prediction.to_dict()
     del values["path"]
     message = {"event": "result", "time": _now(), "uri": uri, **more, **values, "model": model, "error": None}
-    extras = {"keep": prediction.keep_final, "evidence": prediction.evidence}
-    return Event(message, prediction.pred_score, {k: v for k, v in extras.items() if v is not None})
+    return Event(message, prediction.pred_score, extras_of(values))
 
 
 def of_error(sentence: str, uri: str, model: str, **more: Any) -> Event:
     """The result of an image that cannot be used."""
-    unknown = {"pred_score": None, "pred_label": None}
+    unknown = dict.fromkeys(("pred_score", "pred_label", "verdict", "p_value"))
     return Event({"event": "result", "time": _now(), "uri": uri, **more, **unknown, "model": model, "error": sentence})
 
 
-def of_drift(state: DriftState, changes: Sequence[Change]) -> Event:
+def of_drift(quantity: str, state: DriftState, changes: Sequence[Change]) -> Event:
     """The alarm of the drift monitor; images are counted from the first after the good ones."""
     message = {
         "event": "drift",
         "time": _now(),
         "since": state.since,
         "alarm": state.alarm,
-        "scores": state.kind,
+        "quantity": quantity,
+        "kind": state.kind,
         "chance": state.chance,
         "changes": [
             # A shift without any spread before is infinite, which JSON does not know.

@@ -22,7 +22,7 @@ from keepad.files import locked, writable_folder
 from keepad.model_digest import model_digest
 from keepad.watch.camera import Stream, StreamWatch, stream_of
 from keepad.watch.delivery import Delivery
-from keepad.watch.drift import DriftSettings, DriftWatch
+from keepad.watch.drift import DriftAlarm, DriftSettings
 from keepad.watch.journal import Journal
 from keepad.watch.sinks import Sink, sink_of
 from keepad.watch.watching import FolderWatch, Patience, Recorder
@@ -96,7 +96,7 @@ def watch(detector: Detector, settings: WatchSettings, stop: threading.Event, sa
         drift = None
         if settings.good is not None:
             good = int(settings.good) if settings.good.isdecimal() else read_stream(Path(settings.good))[0]
-            drift = DriftWatch(journal, DriftSettings(good, settings.false_alarms, model_digest(detector)))
+            drift = DriftAlarm(journal, DriftSettings(good, settings.false_alarms, model_digest(detector)))
         delivery = Delivery(journal, sinks, say)
         watching = f"watching {settings.source if stream is None else stream.uri}; journal: {path}"
         results = left = 0

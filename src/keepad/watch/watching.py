@@ -17,7 +17,7 @@ from keepad.model_digest import model_digest
 from keepad.references.teaching import digest_of_file
 from keepad.watch.arrivals import Arrivals, signature_of
 from keepad.watch.delivery import Delivery
-from keepad.watch.drift import DriftWatch
+from keepad.watch.drift import DriftAlarm
 from keepad.watch.journal import Event, Journal, Source
 from keepad.watch.messages import of_error, of_prediction
 
@@ -50,7 +50,7 @@ class Recorder:
         drift: Watch for drift, or None.
     """
 
-    def __init__(self, detector: Detector, journal: Journal, delivery: Delivery, drift: DriftWatch | None) -> None:
+    def __init__(self, detector: Detector, journal: Journal, delivery: Delivery, drift: DriftAlarm | None) -> None:
         self.detector = detector
         self.journal = journal
         self.model = model_digest(detector)
