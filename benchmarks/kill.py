@@ -99,8 +99,8 @@ def commands(model: str) -> list[Command]:
         Command(
             "evaluate",
             lambda images, out: (
-                *("evaluate", "--data", images, "--model", model, "--points", "prune70"),
-                *("--no-cases", "--out", out),
+                *("evaluate", "--data", images.parents[1], "--model", model, "--points", "prune70"),
+                *("--limit", 2, "--no-cases", "--out", out),
             ),
             lambda out: without_times(json.loads((out / "results.json").read_text())),
         ),
@@ -109,7 +109,7 @@ def commands(model: str) -> list[Command]:
             "score",
             lambda images, out: (
                 *("score", images, "--to", out, *own, "--workers", 2),
-                *("--shard", 3, "--format", "jsonl"),
+                *("--shard", 1, "--format", "jsonl"),
             ),
             scored,
         ),
@@ -157,7 +157,7 @@ def killed(command: Command, images: Path, folder: Path, kills: int) -> dict[str
         process.communicate()
     code, printed = finish(command.words(images, out))
     difference = printed.strip().splitlines()[-1] if code else _difference(command.result(whole), command.result(out))
-    words = [str(word) for word in command.words(Path("images"), Path("out"))]
+    words = [str(word) for word in command.words(Path("images/gravel/test"), Path("out"))]
     return {
         "command": command_line(words),
         "kills": done,
@@ -230,8 +230,8 @@ def main() -> None:
     content: dict[str, Any] = {"made_by": command_line(["python", *sys.argv]), "runs": [], "others": []}
     folder = Path(tempfile.mkdtemp(prefix="keepad-kill-"))
     try:
-        images = folder / "images"
-        write_demo_images(images)
+        write_demo_images(folder / "images")
+        images = folder / "images" / "gravel" / "test"
         for command in chosen:
             content["runs"].append(killed(command, images, folder, args.kills))
             print(json.dumps(content["runs"][-1]), flush=True)
