@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
+import torch
 
 from keepad.assembly import with_fresh_parts
 from keepad.backbone import build_backbone
@@ -16,7 +18,26 @@ from keepad.engines.export.segments import Segment
 from keepad.network import Network
 from random_weights import lively
 
-pytest_plugins = ["shared_data"]
+pytest_plugins = ["browser", "shared_data"]
+
+_EXPORTS = {"folders", "traced"}  # fixtures of the exports that tests share
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Share the cores among the workers of pytest-xdist, and with the processes that these start."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        threads = max(1, (os.cpu_count() or 1) // workers)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file on one worker, and all that need an export on another: it takes a minute to make."""
+    for item in items:
+        exports = _EXPORTS & set(getattr(item, "fixturenames", ()))
+        item.add_marker(pytest.mark.xdist_group("exports" if exports else item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session")

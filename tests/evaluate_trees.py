@@ -43,6 +43,23 @@ def draw_suites(root: Path) -> Path:
     return root
 
 
+def draw_part(root: Path) -> Path:
+    """One product: striped parts that resemble each other, 14 good ones and 10 with a spot and its mask."""
+    folder = root / "part"
+    for number in range(24):
+        noise = np.random.default_rng(number).normal(0, 6, (72, 88, 3))
+        pixels = 120 + 60 * np.sin(np.linspace(0, 12, 72))[:, None, None] + noise
+        kind, mask = ("good" if number < 14 else "spot"), np.zeros((72, 88), np.uint8)
+        if kind == "spot":
+            pixels[20:44, 20 + number : 44 + number] = (250, 20, 20)
+            mask[20:44, 20 + number : 44 + number] = 255
+            (folder / "ground_truth" / "spot").mkdir(parents=True, exist_ok=True)
+            Image.fromarray(mask).save(folder / "ground_truth" / "spot" / f"{number}_mask.png")
+        (folder / "test" / kind).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / "test" / kind / f"{number}.png")
+    return root
+
+
 def numbers_in(out: Path) -> dict[str, Any]:
     """What results.json holds, less what a clock decides."""
     content = json.loads((out / "results.json").read_text())

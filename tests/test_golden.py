@@ -1,8 +1,9 @@
 """The same images give the same scores, maps and survivors as before the redesign of 0.2.0.
 
 tests/golden/0.1.npz holds the results of the last 0.1 revision for 40 real images at five operating points, in torch
-and OpenVINO fp32. On the machine and torch version that made it, differences of the order of float rounding are
-allowed; elsewhere kernels differ, and near ties may be decided otherwise, so the bounds are wider.
+and OpenVINO fp32. Where CPU and torch version have the names of those that made it, differences of the order of float
+rounding are allowed: the old revision itself, on another CPU of that name, differs from the file by 1.3e-6 in maps.
+Elsewhere kernels differ, and near ties may be decided otherwise, so the bounds are wider.
 
 KEEPAD_GOLDEN_EVERY=1 compares all 40 images instead of one in four (torch) or one in eight (OpenVINO).
 """
@@ -32,7 +33,7 @@ def _machine() -> list[str]:
 
 @pytest.mark.weights
 @pytest.mark.shared
-@pytest.mark.parametrize(("engine", "tolerance", "every"), [("torch", 1e-6, 4), ("openvino", 1e-4, 8)])
+@pytest.mark.parametrize(("engine", "tolerance", "every"), [("torch", 2e-6, 4), ("openvino", 1e-4, 8)])
 def test_results_are_those_of_the_revision_before(shared_data: Path, engine: str, tolerance: float, every: int) -> None:
     golden = np.load(GOLDEN)
     exact = _machine() == golden["machine"].tolist()

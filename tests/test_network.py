@@ -276,3 +276,38 @@ def test_a_layer_that_uses_dissimilarity_responds_to_it(model: Detector, tiny: N
     after = model(image).anomaly_map
     assert (after >= before - 1e-6).all()  # dissimilarity is never negative
     assert (after > before + 1e-3).any()
+
+
+def test_a_head_layer_may_come_before_the_deep_router(tiny: Network) -> None:
+    """As the paper's L10/L14, whose first head layer is 12; only survivors of both routers count in it."""
+    pixels = np.random.default_rng(0).integers(0, 255, (1, *tiny.image_size, 3), dtype=np.uint8)
+    (dense,) = tiny.infer(pixels, [operating_point("dense")])["dense"]
+    tiny.placement = replace(tiny.placement, shallow=5, deep=8)
+    assert tiny.placement.early_head_layers == (6,)
+    (again,) = tiny.infer(pixels, [operating_point("dense")])["dense"]
+    np.testing.assert_allclose(again.patch_map, dense.patch_map, atol=1e-5)
+    point = operating_point("paper50")
+    (own,) = tiny.infer(pixels, [point])["paper50"]
+    assert 0 < len(own.survivors) < len(own.survivors_shallow) < 99
+    with torch.inference_mode():  # by hand
+        tokens = tiny.encode(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+        live = torch.from_numpy(own.survivors_shallow)
+        tokens = tiny.backbone.run(tokens.gather([live]), 5, 6)
+        features = tiny.backbone.norm(tokens.patches())
+        expected = tiny.head.patch_response(6, features)
+        position = np.searchsorted(own.survivors_shallow, own.survivors)
+        middle = tiny.backbone.run(tokens, 7, 7).gather([torch.from_numpy(position)])
+        responses = tiny.respond(middle, 11)
+        mean = torch.stack([expected[position], *(part[0] for part in responses.patch.values())]).mean(0)
+    np.testing.assert_allclose(own.patch_map.reshape(-1)[own.survivors], mean.numpy(), atol=1e-5)
+
+
+def test_exit_and_active_layers_are_two_things(tiny: Network) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (1, *tiny.image_size, 3), dtype=np.uint8)
+    point = operating_point("paper50")
+    longer = replace(point, name="longer", early_exit=False, active="exit")
+    results = tiny.infer(pixels, [point, longer, replace(point, name="whole", early_exit=False)])
+    (own,), (late,), (whole,) = results["paper50"], results["longer"], results["whole"]
+    np.testing.assert_array_equal(own.patch_map, late.patch_map)
+    assert own.score == late.score
+    assert not np.allclose(own.patch_map, whole.patch_map)

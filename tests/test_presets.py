@@ -33,7 +33,8 @@ def test_the_reference_placement_and_its_half() -> None:
         ({"head_layers": (8, 6, 9)}, "ascending"),
         ({"head_layers": ()}, "ascending"),
         ({"shallow": 6}, "routers must be in order"),
-        ({"deep": 7}, "routers must be in order"),
+        ({"deep": 12}, "routers must be in order"),
+        ({"shallow": 7, "deep": 8}, "routers must be in order"),
         ({"exit": 10}, "the exit must follow a head layer"),
         ({"base_layers": (6, 12)}, "score layers"),
         ({"mid_layers": ()}, "score layers"),
@@ -77,7 +78,7 @@ def test_the_published_points_have_the_published_budgets() -> None:
     assert (point.shallow.rho, point.shallow.block, point.shallow.diversity, point.shallow.strict) == (0.3, 2, 16, True)
     deep = asdict(point.deep)
     assert deep.pop("block") == 2
-    assert list(deep.values()) == [0.25, 0.50, 0.55, 0.04, 0.65, 0.03]
+    assert list(deep.values()) == [0.25, 0.50, 0.55, 0.04, 0.65, 0.03, "both", False]
     assert (point.pixels, point.recovery, point.early_exit) == (None, "same_block_first", True)
 
 

@@ -15,11 +15,12 @@ from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress, say_on_stderr
 from keepad.errors import ImageError, KeepADError
 from keepad.images import find_images, read_image, to_input
-from keepad.inference import NO_REFERENCES, Inference, References, Stages
+from keepad.inference import NO_REFERENCES, Inference, References
 from keepad.prediction import Certificate, Prediction
 from keepad.prefetch import prefetch
 from keepad.presets import Calibration, OperatingPoint, Placement, operating_point
 from keepad.references.profile import Profile, read_profile
+from keepad.steps import Stages
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,20 +6,21 @@ that no engine can disagree with torch about which tokens stay.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from keepad.arrays import Array
-from keepad.presets import REFERENCE_BUDGET, Calibration, DeepBudget, OperatingPoint, PixelBudget, Placement, resolved
+from keepad.errors import KeepADError
+from keepad.presets import REFERENCE_BUDGET, DeepBudget, OperatingPoint, PixelBudget, resolved
 from keepad.recovery import RouterScores, Upsampler, recover
 from keepad.references.bank import Bank, ImageTokens, Match, blend, fuse, nearest, top_distance, unit
-from keepad.routing import Grid, PixelRouting, keep_deep, keep_shallow, route_pixels, standardise
+from keepad.routing import PixelRouting, keep_deep, keep_shallow, route_pixels, standardise
 from keepad.scoring import image_score
+from keepad.steps import HeadOutput, LiveTokens, Stages, Steps
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Inference:
         pixel_routing: Decision of the pixel router, or None where it did not run.
         match: How the survivors match the references, or None without references.
         tokens: What the image would leave behind as a reference, where that was asked for.
+        alone: Survivors whose token was averaged with no other; None where no reducer merges tokens.
+        work: Tokens in each block of a pass with a reducer (see `ReducedImage`); None for other passes.
     """
 
     score: float
@@ -47,97 +50,8 @@ class Inference:
     pixel_routing: PixelRouting | None = None
     match: Match | None = None
     tokens: ImageTokens | None = None
-
-
-@dataclass
-class Stages:
-    """Seconds spent in each stage of a pass, in the order of the pass.
-
-    Attributes:
-        wait: Called at every mark to let the device finish; only timing needs it, and it would slow a GPU down.
-    """
-
-    NAMES: ClassVar[tuple[str, ...]] = ("embed", "early", "routing", "middle", "late", "recovery", "scoring")
-
-    wait: Callable[[], None] | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    _last: float = field(default_factory=time.perf_counter)
-
-    def mark(self, stage: str) -> None:
-        """Add the time since the last mark to `stage`."""
-        if self.wait is not None:
-            self.wait()
-        now = time.perf_counter()
-        self._add(stage, now - self._last)
-        self._last = now
-
-    def mark_concurrent(self, parts: Sequence[dict[str, float]]) -> None:
-        """Share the time since the last mark among stages that ran concurrently, in proportion to their seconds."""
-        now = time.perf_counter()
-        total = sum(sum(seconds.values()) for seconds in parts) or 1.0
-        for stage, seconds in (item for part in parts for item in part.items()):
-            self._add(stage, seconds / total * (now - self._last))
-        self._last = now
-
-    def _add(self, stage: str, seconds: float) -> None:
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-
-
-class LiveTokens(Protocol):
-    """Live tokens of a batch, in whatever form the network holds them."""
-
-    def gather(self, keep: Sequence[Array]) -> Any:
-        """The tokens that the cells at `keep[b]` need, positions among the live cells of image b."""
-
-    def indices(self) -> Sequence[Array]:
-        """(n,) grid indices of the live patches of each image, ascending."""
-
-
-@dataclass(frozen=True)
-class HeadOutput:
-    """What the late blocks give, per image.
-
-    Attributes:
-        responses: (layers, m) responses of the live cells.
-        cls: (layers,) responses of the CLS token.
-        features: (match layers, m, C) normed features of the live cells as unit vectors; empty unless asked for.
-    """
-
-    responses: list[Array]
-    cls: list[Array]
-    features: list[Array] = field(default_factory=list)
-
-
-class Steps(Protocol):
-    """The steps of a pass that need a network; what they return is per image, as NumPy arrays."""
-
-    placement: Placement
-    calibration: Calibration
-    image_size: tuple[int, int]
-
-    @property
-    def grid(self) -> Grid: ...
-
-    @property
-    def patch(self) -> tuple[int, int]: ...
-
-    def early_step(self, pixels: Array, routings: Sequence[PixelRouting] | None, stages: Stages) -> Any:
-        """Tokens that enter the shallow router, from (B, H, W, 3) uint8."""
-
-    def shallow_step(self, tokens: Any) -> list[Array]:
-        """(m,) scores of the live cells."""
-
-    def middle_step(self, tokens: Any) -> Any:
-        """Tokens that enter the deep router."""
-
-    def risk_step(self, tokens: Any) -> list[Array]:
-        """(m,) risks of the live cells that enter the deep router."""
-
-    def entry_step(self, tokens: Any) -> list[Array]:
-        """(m, C) tokens of the live cells, as they enter a router."""
-
-    def late_step(self, tokens: Any, last: int, stages: Stages, features: bool = False) -> HeadOutput:
-        """Responses of the head layers up to `last`, and features of the match layers where these are asked for."""
+    alone: Array | None = None
+    work: tuple[tuple[int, int, int, int], ...] | None = None
 
 
 Routings: TypeAlias = dict[PixelBudget | None, list[PixelRouting] | None]
@@ -175,12 +89,18 @@ def infer(
         references: Normal tokens of the product.
         record: Also give the tokens that each image would leave behind as a reference.
     """
-    if routings is None:
-        routings = route_all(pixels, steps.patch, points)
-        stages.mark("routing")
     results: dict[str, list[Inference]] = {}
+    for point in points:
+        if point.reducer is not None:
+            if record or point.name in references:
+                raise KeepADError(f"{point.name} runs zero-shot only; take references with another point.")
+            results[point.name] = _reduce(steps, pixels, resolved(point, steps.calibration), stages)
+    routed_points = [point for point in points if point.reducer is None]
+    if routings is None:
+        routings = route_all(pixels, steps.patch, routed_points)
+        stages.mark("routing")
     for budget, routing in routings.items():
-        group = [point for point in points if point.pixels == budget]
+        group = [point for point in routed_points if point.pixels == budget]
         tokens = steps.early_step(pixels, routing, stages)
         stages.mark("early")
         scores = steps.shallow_step(tokens) if any(point.shallow for point in group) else None
@@ -284,7 +204,7 @@ def _read(
 ) -> list[Inference]:
     """Results of a batch at one point, from the responses of its survivors."""
     point = resolved(point, steps.calibration)
-    cells, images, output = steps.grid[0] * steps.grid[1], len(routed.live), routed.output
+    cells, images, output = steps.grid[0] * steps.grid[1], len(routed.live), _active(steps, routed.output, point)
     matches: Sequence[Match | None] = [None] * images
     if bank is not None:
         far = routed.far or [nearest(own, bank.deep)[0] for own in routed.entry]
@@ -315,6 +235,28 @@ def _read(
         scores, maps, routed.entering, routed.survivors, routed.evidence, decisions, matches, recorded, strict=True
     )
     return [Inference(score, *both, *rest) for score, both, *rest in rows]
+
+
+def _active(steps: Steps, output: HeadOutput, point: OperatingPoint) -> HeadOutput:
+    """The output at the head layers that the point reads."""
+    if point.active == "run":
+        return output
+    count = sum(layer <= steps.placement.exit for layer in steps.placement.head_layers)
+    return replace(output, responses=[own[:count] for own in output.responses], cls=[own[:count] for own in output.cls])
+
+
+def _reduce(steps: Steps, pixels: Array, point: OperatingPoint, stages: Stages) -> list[Inference]:
+    """Results of a batch at a point with a reducer."""
+    results, whole = [], np.arange(steps.grid[0] * steps.grid[1])
+    last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
+    for own in steps.reduce_step(pixels, point, last, stages):
+        trace = RouterScores[Array](None, whole, None)
+        both = _recover(steps, own.responses.mean(0), own.live, trace, point)
+        stages.mark("recovery")
+        score = _score(steps, own.responses, own.cls, both[0], point)
+        stages.mark("scoring")
+        results.append(Inference(score, *both, own.entering, own.survivors, None, alone=own.alone, work=own.work))
+    return results
 
 
 @dataclass(frozen=True)
@@ -357,7 +299,8 @@ def _recover(
 ) -> tuple[Array, Array]:
     """Patch map and anomaly map of one image, from the (m,) readings of its live cells."""
     grades = steps.calibration.grades
-    patch_map = recover(readings, live, steps.grid, mode=point.recovery, scores=trace, grades=grades)
+    block = point.recovery_block
+    patch_map = recover(readings, live, steps.grid, mode=point.recovery, block=block, scores=trace, grades=grades)
     return patch_map, Upsampler(steps.grid, steps.image_size, point.smoothing or 0.0)(patch_map)
 
 

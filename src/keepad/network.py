@@ -18,10 +18,12 @@ from keepad.backbone.identity import digest_of
 from keepad.dissimilarity import dissimilarity
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
-from keepad.inference import NO_REFERENCES, HeadOutput, Inference, References, Stages, infer
+from keepad.inference import NO_REFERENCES, Inference, References, infer
 from keepad.presets import Calibration, OperatingPoint, Placement
+from keepad.reduction import reduce_image
 from keepad.routing import PixelRouting
 from keepad.routing.selectors import DeepSelector, ShallowSelector
+from keepad.steps import HeadOutput, ReducedImage, Stages
 from keepad.tokens import Merge, Tokens
 
 
@@ -139,7 +141,14 @@ class Network(nn.Module):
             tokens: Tokens that left the shallow router.
             presence: (P,) relaxed mask of the tokens, in training.
         """
-        tokens = self.backbone.run(tokens, self.placement.shallow, self.placement.deep - 1, presence)
+        responses, done = Responses(), self.placement.shallow - 1
+        for layer in self.placement.early_head_layers:
+            tokens, done = self.backbone.run(tokens, done + 1, layer, presence), layer
+            self.respond_at(layer, tokens, responses)
+        tokens = self.backbone.run(tokens, done + 1, self.placement.deep - 1, presence)
+        if responses.patch:
+            patch = torch.stack([torch.cat(own) for own in responses.patch.values()], dim=1)
+            tokens = replace(tokens, read=patch, read_cls=torch.stack(list(responses.cls.values()), dim=1))
         if self.head.uses_entry or self.deep.dissimilarity is not None:
             tokens = replace(tokens, entry=self.dissimilarity(tokens))
         return tokens
@@ -169,8 +178,14 @@ class Network(nn.Module):
             features: Also collect the features of the match layers.
         """
         responses, done = Responses(), self.placement.deep - 1
+        if tokens.read is not None and tokens.read_cls is not None:  # by survivors, before the deep router
+            for position, layer in enumerate(self.placement.early_head_layers):
+                responses.patch[layer] = tokens.split_cells(tokens.read[:, position])
+                responses.cls[layer] = tokens.read_cls[:, position]
         head, match = self.placement.head_layers, self.placement.match_layers if features else ()
         for layer in sorted({*head, *match}):
+            if layer <= done:
+                continue
             if last is not None and layer > last:
                 break
             tokens = self.backbone.run(tokens, done + 1, layer, presence)
@@ -234,6 +249,17 @@ class Network(nn.Module):
         return HeadOutput(
             _stacked(responses.patch), list(_array(cls)), _stacked(responses.features) if features else []
         )
+
+    def reduce_step(self, pixels: Array, point: OperatingPoint, last: int, stages: Stages) -> list[ReducedImage]:
+        """The whole pass up to block `last` with the reducer of a point, image by image."""
+        images = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2).float() / 255
+        results = []
+        for image in images:
+            tokens = self.embed(image[None])
+            stages.mark("embed")
+            results.append(reduce_image(self, tokens, point, last))
+            stages.mark("late")
+        return results
 
     @torch.inference_mode()
     def infer(

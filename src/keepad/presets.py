@@ -42,16 +42,22 @@ class Placement:
         first = self.head_layers[0] if self.head_layers else 0
         if not self.head_layers or list(self.head_layers) != sorted(set(self.head_layers)):
             raise KeepADError(f"head layers must be ascending and distinct, not {list(self.head_layers)}.")
-        if not 1 <= self.shallow < self.deep <= first:
+        if not (1 <= self.shallow < self.deep <= self.exit and self.shallow <= first):
             raise KeepADError(
-                f"routers must be in order and at or before the first head layer, but shallow is {self.shallow}, "
-                f"deep {self.deep} and the first head layer {first}."
+                "routers must be in order, the shallow one at or before the first head layer and the deep one at or "
+                f"before the exit, but shallow is {self.shallow}, deep {self.deep}, the first head layer {first} and "
+                f"the exit {self.exit}."
             )
         if self.exit not in self.head_layers:
             raise KeepADError(f"the exit must follow a head layer, but {self.exit} is none.")
         for layers in (self.base_layers, self.mid_layers):
             if not layers or not set(layers) <= {layer for layer in self.head_layers if layer <= self.exit}:
                 raise KeepADError(f"score layers must be head layers up to the exit, not {list(layers)}.")
+
+    @property
+    def early_head_layers(self) -> tuple[int, ...]:
+        """Head layers whose output comes before the deep router; of these, only survivors count."""
+        return tuple(layer for layer in self.head_layers if layer < self.deep)
 
     @property
     def match_layers(self) -> tuple[int, ...]:
@@ -124,6 +130,7 @@ class ShallowBudget:
         block: Side of the coverage blocks, in patches; 0 takes the checkpoint's.
         diversity: Rescue slots for the best token of distinct coarse cells.
         cells: Coarse cells along each side of the grid.
+        seed: Rescue tokens at random, drawn from this seed and the image, instead of by score (a control); None is off.
     """
 
     rho: float
@@ -131,6 +138,7 @@ class ShallowBudget:
     block: int = 2
     diversity: int = 16
     cells: int = 8
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,8 @@ class DeepBudget:
         kappa: Exponent that turns the controller value into a share of the live tokens; 0 takes the checkpoint's.
         tail: Share of the live tokens that forms the upper tail.
         block: Side of the blocks that are kept or dropped whole.
+        evidence: Statistics of the risks that form the evidence: "both", or as controls "var" or "tail" alone.
+        exact: Cut the last block to the budget, so that controls keep equally many tokens.
     """
 
     rho_min: float = 0.25
@@ -154,6 +164,26 @@ class DeepBudget:
     kappa: float = 0.65
     tail: float = 0.03
     block: int = 2
+    evidence: str = "both"
+    exact: bool = False
+
+
+REDUCERS = ("tome", "evit", "ats", "zerotprune")
+
+
+@dataclass(frozen=True)
+class ReducerBudget:
+    """Budget of a token reducer of another work, which takes the place of both routers.
+
+    Attributes:
+        method: One of REDUCERS.
+        namesake: Operating point whose counted FLOPs it gets.
+        ratio: Share of the live tokens that each of its steps leaves; 0 until it was matched to the namesake.
+    """
+
+    method: str
+    namesake: str
+    ratio: float = 0.0
 
 
 # Controller where references give the evidence, in deviations from normal; chosen on source products.
@@ -169,10 +199,15 @@ class OperatingPoint:
         shallow: Budget of the shallow router, or None to keep every token.
         deep: Budget of the deep router, or None to keep every token.
         early_exit: Stop after the exit block instead of the last head layer.
+        active: Head layers that are read: "run" for all that ran, "exit" for those up to the exit even without early
+            exit, so that this changes time and nothing else.
         recovery: "same_block_first", "nearest", "zero" or "graded".
-        score: "gated" (base and mid mixed by the gate), "base", "mid", or "recovered_topk" (the control).
+        recovery_block: Side of the blocks of "same_block_first".
+        score: "gated" (base and mid mixed by the gate), "base", "mid", or as controls "half" (both in equal parts)
+            and "recovered_topk".
         smoothing: Sigma of a Gaussian on the map, in patches; 0 is off, None takes the checkpoint's.
         pixels: Budget of the pixel router, or None to embed every patch.
+        reducer: Budget of a reducer that takes the place of all routers, or None.
     """
 
     name: str
@@ -180,9 +215,12 @@ class OperatingPoint:
     deep: DeepBudget | None = None
     early_exit: bool = False
     recovery: str = "same_block_first"
+    recovery_block: int = 2
     score: str = "gated"
     smoothing: float | None = None
     pixels: PixelBudget | None = None
+    active: str = "run"
+    reducer: ReducerBudget | None = None
 
 
 PIXELS = PixelBudget()
@@ -205,6 +243,11 @@ def _published(name: str, rho: float) -> OperatingPoint:
     return OperatingPoint(name, shallow=ShallowBudget(rho), deep=DeepBudget(), early_exit=True)
 
 
+def _reducing(method: str, prune: int) -> OperatingPoint:
+    """A reducer of another work at the FLOPs of a prune point; dropped cells are recovered as the paper does."""
+    return OperatingPoint(f"{method}{prune}", early_exit=True, reducer=ReducerBudget(method, namesake=f"prune{prune}"))
+
+
 POINTS: dict[str, OperatingPoint] = {
     "dense": OperatingPoint("dense"),
     "prune30": _pruned("prune30", 0.70),
@@ -213,6 +256,11 @@ POINTS: dict[str, OperatingPoint] = {
     "paper30": _published("paper30", 0.70),
     "paper50": _published("paper50", 0.50),
     "paper70": _published("paper70", 0.30),
+}
+
+# Points that exist for comparison. Their FLOPs are matched on the images of an evaluation or a benchmark.
+REDUCER_POINTS: dict[str, OperatingPoint] = {
+    point.name: point for prune in (30, 50, 70) for point in (_reducing(method, prune) for method in REDUCERS)
 }
 
 
@@ -226,6 +274,8 @@ def with_pixel_router(point: str | OperatingPoint, choice: str | None) -> Operat
         return point
     if choice not in PIXEL_ROUTER:
         raise KeepADError(f"the pixel router is on or off, not {choice!r}.")
+    if point.reducer is not None:  # takes the place of all routers
+        return point
     return replace(point, pixels=PIXELS if choice == "on" else None)
 
 
@@ -237,12 +287,13 @@ def operating_point(point: str | OperatingPoint) -> OperatingPoint:
     """The operating point of that name, keep25 and the like among them; an OperatingPoint is returned as it is."""
     if isinstance(point, OperatingPoint):
         return point
-    if point in POINTS:
-        return POINTS[point]
+    known = {**POINTS, **REDUCER_POINTS}
+    if point in known:
+        return known[point]
     if between := _KEEP_NAME.fullmatch(point):
         return keep_point(float(between[1]) / 100)
     raise KeepADError(
-        f"there is no operating point called {point!r}; choose one of {', '.join(POINTS)}, or keep25 and the like."
+        f"there is no operating point called {point!r}; choose one of {', '.join(known)}, or keep25 and the like."
     )
 
 

@@ -10,7 +10,7 @@ from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.presets import Calibration, Placement
 
-SCORES = ("gated", "base", "mid", "recovered_topk")
+SCORES = ("gated", "base", "mid", "half", "recovered_topk")
 
 
 def top_count(survivors: int, cells: int, calibration: Calibration) -> int:
@@ -63,6 +63,8 @@ def image_score(
         return blend(placement.base_layers)
     if kind == "mid":
         return blend(placement.mid_layers)
+    if kind == "half":
+        return (blend(placement.base_layers) + blend(placement.mid_layers)) / 2
     if kind == "recovered_topk":
         return top_mean(patch_map, top_count(cells, cells, calibration))
     if kind == "gated":

@@ -63,6 +63,8 @@ class Tokens:
         rope: Rotary table with one row per token, (T, D) or (depth, heads, T, D), or None.
         merges: For each image, which cells share its tokens, or None where every cell has its own; empty if all have.
         entry: (M,) dissimilarity of the live cells where they entered the deep router, or None.
+        read: (M, k) responses of the live cells in head layers before the deep router, or None.
+        read_cls: (B, k) responses of CLS in these layers, or None.
     """
 
     x: Tensor
@@ -73,6 +75,8 @@ class Tokens:
     rope: Tensor | None = None
     merges: tuple[Merge | None, ...] = ()
     entry: Tensor | None = None
+    read: Tensor | None = None
+    read_cls: Tensor | None = None
 
     @property
     def images(self) -> int:
@@ -177,17 +181,23 @@ class Tokens:
     def gather(self, keep: Sequence[Positions]) -> Tokens:
         """The tokens that the cells at `keep[b]` need, positions among the live cells of image b."""
         kept = [torch.as_tensor(positions, device=self.x.device) for positions in keep]
-        entry = self.entry
-        if entry is not None:
-            entry = torch.cat([part[own] for part, own in zip(self.split_cells(entry), kept, strict=True)])
+        entry, read = self._kept(self.entry, kept), self._kept(self.read, kept)
         if not self.merged:
-            return replace(self._gather_patches(kept), entry=entry)
+            return replace(self._gather_patches(kept), entry=entry, read=read, read_cls=self.read_cls)
         needed, merges = [], []
         for merge, own in zip(self.merges, kept, strict=True):
             left, tokens = (None, own) if merge is None else merge.gather(own)
             merges.append(left)
             needed.append(tokens)
-        return replace(self._gather_patches(needed), merges=tuple(merges), entry=entry)
+        return replace(
+            self._gather_patches(needed), merges=tuple(merges), entry=entry, read=read, read_cls=self.read_cls
+        )
+
+    def _kept(self, values: Tensor | None, kept: Sequence[Tensor]) -> Tensor | None:
+        """Values of the live cells at `kept[b]` of each image, from those of all live cells."""
+        if values is None:
+            return None
+        return torch.cat([part[own] for part, own in zip(self.split_cells(values), kept, strict=True)])
 
     def _gather_patches(self, keep: Sequence[Tensor]) -> Tokens:
         """The tokens at `keep[b]`, positions among the live patches of image b."""
@@ -215,4 +225,6 @@ class Tokens:
             rope=None if self.rope is None else self.rope[..., start:stop, :],
             merges=self.merges[image : image + 1],
             entry=None if self.entry is None else self.split_cells(self.entry)[image],
+            read=None if self.read is None else self.split_cells(self.read)[image],
+            read_cls=None if self.read_cls is None else self.read_cls[image : image + 1],
         )

@@ -26,9 +26,9 @@ from keepad.benchmark import (
 )
 from keepad.benchmark.schedule import TURN
 from keepad.errors import KeepADError
-from keepad.inference import Stages
 from keepad.network import Network
 from keepad.presets import POINTS
+from keepad.steps import Stages
 
 KEYS = {
     "backbone",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mapie.risk_control.fwer_control import control_fwer
 from scipy import stats
 
 from keepad.decisions import Choice, choose, defects_needed
@@ -108,3 +109,13 @@ GOOD: dict[str, Any] = choose({"dense": 0, "prune70": 9}, defects=400, max_miss=
 def test_a_hostile_file_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(KeepADError, match=sentence):
         Choice.from_dict({**GOOD, **change})
+
+
+def test_an_independent_package_rejects_the_same_points() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        counts = {f"point{i}": int(count) for i, count in enumerate(np.sort(random.integers(0, 9, 5)))}
+        choice = choose(counts, defects=400, max_miss=0.02)
+        p_values = np.array([stats.binom.cdf(count, 400, 0.02) for count in counts.values()])
+        passed = control_fwer(p_values, delta=0.05, fwer_method="fixed_sequence").tolist()
+        assert [number for number, row in enumerate(choice.table) if row.result == "passed"] == passed

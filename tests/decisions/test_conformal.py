@@ -2,13 +2,16 @@
 
 import json
 import math
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mapie.classification import SplitConformalClassifier
 from scipy import stats
+from sklearn.base import BaseEstimator, ClassifierMixin
 
 from keepad.decisions import (
     Calibrated,
@@ -223,3 +226,32 @@ def test_scores_that_are_not_finite_are_named() -> None:
         calibrate(np.arange(19), level=0.05, map_maxima=[0.1, 0.2])
     with pytest.raises(KeepADError, match="0 good images can promise nothing"):
         lowest_level(0)
+
+
+@pytest.mark.parametrize(("images", "level"), [(21, 0.05), (60, 0.05), (101, 0.01), (150, 0.02), (37, 0.3)])
+def test_an_independent_package_calls_the_same_images_defective(images: int, level: float) -> None:
+    class OneClass(ClassifierMixin, BaseEstimator):
+        """A classifier whose probability of the class "defective" is the score."""
+
+        def fit(self, x: np.ndarray, y: np.ndarray) -> "OneClass":
+            self.classes_ = np.array([0, 1])
+            return self
+
+        def predict_proba(self, x: np.ndarray) -> np.ndarray:
+            return np.stack([1 - x[:, 0], x[:, 0]], axis=1)
+
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return (x[:, 0] > 0.5).astype(int)
+
+    random = np.random.default_rng(images)
+    good, scores = random.random(images), random.random(400)
+    none = np.zeros(0)
+    mapie = SplitConformalClassifier(
+        OneClass().fit(none, none), confidence_level=1 - level, conformity_score="lac", prefit=True
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there are good images only
+        mapie.conformalize(good[:, None], np.zeros(images, int))
+        _, sets = mapie.predict_set(scores[:, None])
+    calibrated = calibrate(good, level=level)
+    assert [calibrated.verdict(score) == "defect" for score in scores] == (~sets[:, 0, 0]).tolist()

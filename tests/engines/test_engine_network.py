@@ -17,9 +17,9 @@ from keepad.engines import open_network
 from keepad.engines.network import EngineTokens
 from keepad.engines.sessions import MULTIPLES
 from keepad.images import find_images, read_image, to_input
-from keepad.inference import Stages
 from keepad.network import Network
 from keepad.presets import POINTS, PixelBudget
+from keepad.steps import Stages
 
 ENGINES = ("openvino", "onnx")
 EVERY_POINT = [POINTS[name] for name in ("dense", "prune30", "prune50", "prune70", "paper70")]

@@ -6,10 +6,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from evaluate_trees import draw_part
 from keepad.data import read_dataset
 from keepad.detector import Detector
 from keepad.errors import KeepADError
@@ -26,21 +25,7 @@ PROMISE = Promise(false_alarms=0.1)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """One product: striped parts, 14 good ones and 10 with a spot and its mask."""
-    folder = tmp_path / "data" / "part"
-    for number in range(24):
-        noise = np.random.default_rng(number).normal(0, 6, (72, 88, 3))
-        pixels = 120 + 60 * np.sin(np.linspace(0, 12, 72))[:, None, None] + noise
-        kind, mask = ("good" if number < 14 else "spot"), np.zeros((72, 88), np.uint8)
-        if kind == "spot":
-            pixels[20:44, 20 + number : 44 + number] = (250, 20, 20)
-            mask[20:44, 20 + number : 44 + number] = 255
-            (folder / "ground_truth" / "spot").mkdir(parents=True, exist_ok=True)
-            Image.fromarray(mask).save(folder / "ground_truth" / "spot" / f"{number}_mask.png")
-        split = folder / "test" / kind
-        split.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(split / f"{number}.png")
-    return tmp_path / "data"
+    return draw_part(tmp_path / "data")
 
 
 @pytest.fixture
@@ -119,7 +104,7 @@ def test_lost_defects_are_bounded_as_well(detector: Detector, root: Path, tmp_pa
 def test_too_few_images_are_refused_before_anything_runs(
     detector: Detector, root: Path, tmp_path: Path, said: list[str]
 ) -> None:
-    with pytest.raises(KeepADError, match=r"10 defects cannot bound the missed ones by 2 % .* 149 are needed"):
+    with pytest.raises(KeepADError, match=r"10 defects cannot bound those missed or lost by 2 % .* 149 are needed"):
         chosen(detector, root, tmp_path / "out", said, profile=None, bounds=Bounds(0.02))
     images = images_of(root, said)
     few = replace(images, good=dict(list(images.good.items())[:3]))

@@ -138,3 +138,17 @@ def test_a_detector_of_another_input_size_is_refused(detector, parts, tmp_path):
     with pytest.raises(KeepADError, match="variant 'small' has another input size"):
         evaluate(detector, parts, ["dense", Variant("small", DENSE, detector=other)], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_variant_may_give_every_image_a_share_of_its_own(detector, parts, tmp_path):
+    first = evaluate(detector, parts, [PRUNED], tmp_path / "first")
+    rows = {row["key"]: row["points"]["prune70"] for row in first.images}
+    shares = {key: 0.2 if number % 2 else 0.9 for number, key in enumerate(rows)}
+    variant = Variant("own shares", PRUNED, shares=shares)
+    second = evaluate(detector, parts, [PRUNED, variant], tmp_path / "second", Options(reference="prune70"))
+    for row in second.images:
+        own = row["points"]["own shares"]
+        live = own["keep_shallow"] * 99
+        assert own["keep"] * 99 == pytest.approx(shares[row["key"]] * live, abs=4)  # whole blocks overshoot
+        assert row["points"]["prune70"]["score"] == rows[row["key"]]["score"]
+    assert "shares" in second.content["settings"]["points"]["own shares"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepad.arrays import Array
+from keepad.errors import KeepADError
 from keepad.presets import DeepBudget
 from keepad.routing import choose_blocks, evidence_of, keep_deep, token_budget
 from live_grids import block_of, live_tokens
@@ -85,3 +87,21 @@ def test_whole_blocks_small_overshoot_best_first(tokens) -> None:
     dropped = set(by_block) - kept_blocks
     if dropped:
         assert min(means[b] for b in kept_blocks) >= max(means[b] for b in dropped) - 1e-12
+
+
+def test_an_exact_budget_cuts_the_last_block_to_its_riskiest_tokens() -> None:
+    risk = np.array([9.0, 8.0, 3.0, 2.0, 7.0, 6.0, 0.0, 5.0])  # 2x4 grid: left block 9 8 7 6, right block 3 2 0 5
+    budget = DeepBudget(rho_min=0.75, rho_max=0.75, kappa=1.0)  # six of eight
+    assert keep_deep(risk, np.arange(8), (2, 4), budget).keep.tolist() == list(range(8))
+    exact = keep_deep(risk, np.arange(8), (2, 4), replace(budget, exact=True))
+    assert exact.keep.tolist() == [0, 1, 2, 4, 5, 7]
+    assert exact.target == 6
+
+
+def test_either_statistic_alone_can_be_the_evidence() -> None:
+    risk = np.random.default_rng(1).normal(size=200)
+    var, tail = (evidence_of(risk, kind=kind) for kind in ("var", "tail"))
+    assert evidence_of(risk) == pytest.approx((var + tail) / 2)
+    assert var != tail
+    with pytest.raises(KeepADError, match="no evidence called 'mean'"):
+        evidence_of(risk, kind="mean")

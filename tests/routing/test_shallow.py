@@ -172,3 +172,15 @@ def test_not_strict_never_exceeds_the_target(tokens, rho) -> None:
     scores, index, grid = tokens
     keep = keep_shallow(scores, index, grid, ShallowBudget(rho, strict=False))
     assert len(keep) == min(round(rho * grid[0] * grid[1]), len(index))
+
+
+def test_random_rescue_keeps_coverage_and_depends_on_seed_and_image_alone() -> None:
+    grid, cells = (6, 6), np.arange(36)
+    scores = np.random.default_rng(0).random(36).astype(np.float32)
+    winners = keep_shallow(scores, cells, grid, ShallowBudget(0.0))
+    draws = [keep_shallow(scores, cells, grid, ShallowBudget(0.5, seed=seed)) for seed in (11, 11, 29)]
+    assert [len(draw) for draw in draws] == [18, 18, 18]
+    assert all(set(winners) < set(draw) for draw in draws)
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert not np.array_equal(draws[0], draws[2])
+    assert not np.array_equal(draws[0], keep_shallow(scores + 1, cells, grid, ShallowBudget(0.5, seed=11)))

@@ -44,8 +44,8 @@ def test_a_form_with_several_images_keeps_their_order_and_reports_the_broken_one
     answer = client.post("/predict", files=form(*files)).json()
     first, second, third = answer["results"]
     assert [first["name"], second["name"], third["name"]] == ["a.png", "b.jpg", "c.bmp"]
-    assert first["pred_score"] == detector(pixels(1)).pred_score
-    assert third["pred_score"] == detector(pixels(2)).pred_score
+    assert first["pred_score"] == pytest.approx(detector(pixels(1)).pred_score, abs=1e-6)  # they may share a pass
+    assert third["pred_score"] == pytest.approx(detector(pixels(2)).pred_score, abs=1e-6)
     assert answer["errors"] == 1
     assert second["error"].startswith("b.jpg is not an image that can be read")
 

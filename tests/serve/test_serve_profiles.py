@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import threading
@@ -96,6 +97,9 @@ def test_teach_predict_add_undo_and_start_again(
     assert [path.name for path in folder.iterdir()] == ["bolts.keepad"]
     assert client.get("/profiles/bolts/file").content == (folder / "bolts.keepad").read_bytes()
 
+    same = finished(client, client.post(f"/profiles/bolts/calibrate?false_alarms=0.2&basket={basket(client, *GOOD)}"))
+    assert "4 of these images are references of the profile" in same["error"]
+
     assert finished(client, client.post("/profiles/bolts/undo"))["state"] == "done"
     (undone,) = scores(client.post("/predict?profile=bolts", content=picture(2)).json())
     assert undone == pytest.approx(result["pred_score"], abs=1e-3)  # float16 on disk
@@ -107,6 +111,53 @@ def test_teach_predict_add_undo_and_start_again(
         assert later.delete("/profiles/bolts").json() == {"deleted": "bolts"}
         assert later.get("/profiles/bolts").status_code == 404
         assert [path.name for path in folder.iterdir()] == ["bolts.keepad.deleted"]
+
+
+def test_calibration_gives_verdicts_p_values_and_a_normal_for_drift(
+    make_service: Callable[..., Service], taught: Profile, detector: Detector
+) -> None:
+    more = [(f"more{number}.png", picture(3 * number)) for number in range(4, 28)]
+    with open_client(make_service()) as client:
+        client.put("/profiles/bolts", content=taught.to_bytes())
+        few = client.post(f"/profiles/bolts/calibrate?false_alarms=0.05&basket={basket(client, *more[:3])}")
+        assert few.status_code == 400
+        assert "that needs 19" in few.json()["error"]
+        job = finished(
+            client, client.post(f"/profiles/bolts/calibrate?false_alarms=0.05&basket={basket(client, *more)}")
+        )
+        assert (job["state"], job["done"]) == ("done", 24), job
+        assert job["result"]["calibration"]["images"] == 24
+
+        profile = detector.with_profile(taught).calibrate(
+            [pixels(3 * number) for number in range(4, 28)], false_alarms=0.05, say=lambda line: None
+        )
+        expected = detector.with_profile(profile)(pixels(2))
+        (result,) = client.post("/predict?profile=bolts", content=picture(2)).json()["results"]
+        assert (result["verdict"], result["p_value"]) == (expected.verdict, expected.p_value) == ("defect", 1 / 25)
+        assert result["image_threshold"] == pytest.approx(expected.image_threshold, abs=1e-5)
+        assert result["review_threshold"] <= result["image_threshold"]
+        (own,) = client.post("/predict?profile=bolts&threshold=1", content=picture(2)).json()["results"]
+        assert (own["verdict"], own["pred_label"]) == (None, False)
+        answer = client.post("/v2/models/bolts/infer", json=v2_body(picture(2))).json()
+        named = {output["name"]: output["data"] for output in answer["outputs"]}
+        assert (named["verdict"], named["p_value"]) == (["defect"], [1 / 25])
+        feed = client.get("/feed?profile=bolts").json()["stream"]
+        assert (feed["drift"]["state"], feed["drift"]["good"], feed["verdicts"]["defect"]) == ("watching", 24, 2)
+
+        alone = finished(
+            client, client.post(f"/profiles/nuts/calibrate?false_alarms=0.05&basket={basket(client, *more)}")
+        )
+        assert (alone["result"]["images"], alone["result"]["tokens"]) == ([], 0)
+        (result,) = client.post("/predict?profile=nuts", content=picture(2)).json()["results"]
+        assert result["verdict"] == detector.with_profile(detector.calibrate(
+            [pixels(3 * number) for number in range(4, 28)], false_alarms=0.05, say=lambda line: None
+        ))(pixels(2)).verdict  # fmt: skip
+        assert result["pred_score"] == pytest.approx(detector(pixels(2)).pred_score, abs=1e-6)
+
+
+def v2_body(image: bytes) -> dict[str, Any]:
+    data = [base64.b64encode(image).decode()]
+    return {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": data}]}
 
 
 def test_without_a_folder_nothing_is_written(

@@ -55,7 +55,7 @@ def test_json_in_and_out(client: TestClient, detector: Detector) -> None:
     expected = [detector(pixels(seed), point="prune70") for seed in (1, 2)]
     assert (answer["model_name"], answer["model_version"], answer["id"]) == ("keepad", "1", "42")
     named = outputs(answer)
-    assert named["pred_score"]["data"] == [prediction.pred_score for prediction in expected]
+    np.testing.assert_allclose(named["pred_score"]["data"], [own.pred_score for own in expected], atol=1e-6)
     assert named["pred_label"]["data"] == [prediction.pred_score >= 0.4 for prediction in expected]
     assert named["pred_label"]["shape"] == [2]
     assert json.loads(named["prediction"]["data"][1])["point"] == "prune70"

@@ -75,3 +75,22 @@ def test_the_detection_loss_reaches_both_selectors(trainable: Network, images: t
         assert all(value.grad is not None and bool(value.grad.any()) for value in selector.parameters())
     frozen = (*trainable.head.parameters(), *trainable.backbone.parameters())
     assert all(value.grad is None for value in frozen)
+
+
+def test_a_hard_choice_is_that_of_inference_and_still_trains_both_selectors(
+    trainable: Network, images: torch.Tensor
+) -> None:
+    """Rows that a soft mask has scaled have other risks, and with them training would choose other tokens."""
+    point = replace(POINTS["paper50"], early_exit=False)
+    with torch.no_grad():
+        tokens = trainable.encode(images)
+        expected = sparse_pass(trainable, tokens, point, relaxed=False)
+    hard, scaled = (sparse_pass(trainable, tokens, point, hard_choice=choice) for choice in (True, False))
+    for i in range(2):
+        np.testing.assert_array_equal(hard.survivors[i], expected.survivors[i])
+    assert any(not np.array_equal(scaled.survivors[i], expected.survivors[i]) for i in range(2))
+    hard.maps.mean().backward()
+    for name, parameter in trainable.named_parameters():
+        assert parameter.grad is None or bool(parameter.grad.any()) == name.startswith(("shallow", "deep")), name
+    assert trainable.shallow.query.weight.grad is not None
+    assert trainable.deep.query.weight.grad is not None

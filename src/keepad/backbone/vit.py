@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from keepad.errors import KeepADError
 from keepad.tokens import Tokens
 
-_POST_NORM = (ResPostBlock, EvaBlockPostNorm)
+POST_NORM = (ResPostBlock, EvaBlockPostNorm)
 _BLOCKS = (Block, ResPostBlock, EvaBlock, EvaBlockPostNorm)
 _ATTENTION = (Attention, AttentionRope, EvaAttention)
 _CHUNK_ROWS = 1536  # of the MLP on a CPU; smaller chunks are slower
@@ -257,14 +257,14 @@ def _rotary_rows(rope: Tensor, prefix: int, batch: int) -> Tensor:
 
 def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Tensor | None) -> Tensor:
     """x: (T, C) -> (T, C), with LayerScale and norm order of the family."""
-    if isinstance(block, _POST_NORM):
+    if isinstance(block, POST_NORM):
         x = x + block.norm1(_attend(block.attn, x, tokens, rope, bias))
-        return _in_chunks(lambda rows: rows + block.norm2(_mlp(block.mlp, rows)), x)
-    x = x + _scale(block, 1, _attend(block.attn, block.norm1(x), tokens, rope, bias))
-    return _in_chunks(lambda rows: rows + _scale(block, 2, _mlp(block.mlp, block.norm2(rows))), x)
+        return in_chunks(lambda rows: rows + block.norm2(run_mlp(block.mlp, rows)), x)
+    x = x + scale_branch(block, 1, _attend(block.attn, block.norm1(x), tokens, rope, bias))
+    return in_chunks(lambda rows: rows + scale_branch(block, 2, run_mlp(block.mlp, block.norm2(rows))), x)
 
 
-def _mlp(mlp: Any, x: Tensor) -> Tensor:
+def run_mlp(mlp: Any, x: Tensor) -> Tensor:
     """The block's own MLP; its hidden layer dominates peak memory, so it is activated in place."""
     output: Tensor
     if type(mlp) is not Mlp or type(mlp.act) is not nn.GELU or not _frugal(x):
@@ -283,7 +283,7 @@ def _frugal(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-def _in_chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def in_chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """A row-wise function applied to (T, C) in chunks."""
     if not _frugal(x) or len(x) <= _CHUNK_ROWS:
         return function(x)
@@ -294,7 +294,7 @@ def _in_chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return out
 
 
-def _scale(block: Any, branch: int, x: Tensor) -> Tensor:
+def scale_branch(block: Any, branch: int, x: Tensor) -> Tensor:
     """LayerScale of a branch: a module in ViT, a bare parameter (or None) in Eva."""
     if isinstance(block, Block):
         scaled: Tensor = (block.ls1 if branch == 1 else block.ls2)(x)
@@ -305,8 +305,19 @@ def _scale(block: Any, branch: int, x: Tensor) -> Tensor:
 
 def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Tensor | None) -> Tensor:
     """Self-attention of (T, C) normalised tokens inside each image; bias: (T,) added to the logits of each key."""
-    q, k, v = _project(attn, x)  # each (T, heads, D)
-    q, k = attn.q_norm(q), attn.k_norm(k)
+    q, k, v = rotate(attn, *project(attn, x), rope)
+    if tokens.uniform:
+        out = uniform_attention(q, k, v, tokens.images, bias, attn.scale)
+    else:
+        lengths = list(tokens.lengths)
+        biases = [None] * len(lengths) if bias is None else torch.split(bias, lengths)
+        images = zip(*(torch.split(part, lengths) for part in (q, k, v)), biases, strict=True)
+        out = torch.cat([uniform_attention(q_b, k_b, v_b, 1, bias_b, attn.scale) for q_b, k_b, v_b, bias_b in images])
+    return finish_attention(attn, x, out)
+
+
+def rotate(attn: Any, q: Tensor, k: Tensor, v: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of all heads, each (T, heads, D), with the rotary table applied to the first two."""
     if rope is not None:
         # (T, D) is shared by all heads; (heads, T, D) is learned per head
         table = rope[:, None] if rope.ndim == 2 else rope.transpose(0, 1)
@@ -316,15 +327,11 @@ def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Ten
     if k.shape[1] != q.shape[1]:
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    return q, k, v
 
-    if tokens.uniform:
-        out = _uniform_attention(q, k, v, tokens.images, bias, attn.scale)
-    else:
-        lengths = list(tokens.lengths)
-        biases = [None] * len(lengths) if bias is None else torch.split(bias, lengths)
-        images = zip(*(torch.split(part, lengths) for part in (q, k, v)), biases, strict=True)
-        out = torch.cat([_uniform_attention(q_b, k_b, v_b, 1, bias_b, attn.scale) for q_b, k_b, v_b, bias_b in images])
 
+def finish_attention(attn: Any, x: Tensor, out: Tensor) -> Tensor:
+    """Output projection of mixed values, (T, heads * D) -> (T, C); x: (T, C) normalised tokens, which gates see."""
     out = attn.norm(out)
     gate = getattr(attn, "gate", None)
     if gate is not None:
@@ -333,22 +340,22 @@ def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Ten
     return projected
 
 
-def _project(attn: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def project(attn: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of (T, C) tokens, each (T, heads, D); keys and values may have fewer heads."""
     if attn.qkv is None:
         projections = (attn.q_proj, attn.k_proj, attn.v_proj)
         q, k, v = (proj(x).flatten(0, -2).unflatten(-1, (-1, attn.head_dim)) for proj in projections)
-        return q, k, v
+        return attn.q_norm(q), attn.k_norm(k), v
     if getattr(attn, "q_bias", None) is None:
         qkv = attn.qkv(x)
     else:
         bias = torch.cat((attn.q_bias, attn.k_bias, attn.v_bias))
         qkv = F.linear(x, attn.qkv.weight, bias)
     q, k, v = qkv.flatten(0, -2).unflatten(-1, (3, attn.num_heads, -1)).unbind(1)
-    return q, k, v
+    return attn.q_norm(q), attn.k_norm(k), v
 
 
-def _uniform_attention(q: Tensor, k: Tensor, v: Tensor, images: int, bias: Tensor | None, scale: float) -> Tensor:
+def uniform_attention(q: Tensor, k: Tensor, v: Tensor, images: int, bias: Tensor | None, scale: float) -> Tensor:
     """(T, heads, D) of equally long images -> (T, heads * D); bias: (T,) added to the scaled logits of each key."""
     q, k, v = (torch.unflatten(part, 0, (images, -1)).transpose(1, 2) for part in (q, k, v))
     mask = None if bias is None else bias.view(images, 1, 1, -1).to(q.dtype)

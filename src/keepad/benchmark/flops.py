@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from torch import nn
@@ -64,6 +65,7 @@ class Flops:
         return self.embed + self.linear + self.attention + self.selectors + self.head
 
 
+@lru_cache(maxsize=4)
 def shape_of(backbone: Backbone) -> BackboneShape:
     """The sizes of a backbone, from its layers."""
     blocks = tuple(
@@ -107,6 +109,8 @@ def patches_entering(placement: Placement, grid: int, shallow: int, deep: int, *
 
 def count_flops(network: Network, inference: Inference, point: OperatingPoint) -> Flops:
     """FLOPs that the pass at `point` spent on the image of `inference`."""
+    if inference.work is not None:
+        return _reduced_flops(network, inference)
     rows, columns = inference.patch_map.shape
     grid, shallow, deep = rows * columns, len(inference.survivors_shallow), len(inference.survivors)
     embedded = grid if inference.pixel_routing is None else len(inference.pixel_routing.index)
@@ -124,7 +128,28 @@ def count_flops(network: Network, inference: Inference, point: OperatingPoint) -
     uses_entry = network.head.uses_entry or network.deep.dissimilarity is not None
     head = 2 * shallow**2 * width if uses_entry else 0
     for layer in (layer for layer in network.placement.head_layers if layer <= len(entering)):
-        head += 2 * (deep + 1) * width
+        live = deep if layer >= network.placement.deep else shallow
+        head += 2 * (live + 1) * width
         if network.head.uses_dissimilarity(layer):
-            head += 2 * deep**2 * width
+            head += 2 * live**2 * width
     return Flops(embed, linear, attention, selectors, head)
+
+
+def _reduced_flops(network: Network, inference: Inference) -> Flops:
+    """FLOPs of a pass with a reducer, from the tokens that each of its blocks recorded."""
+    assert inference.work is not None
+    shape, width, placement = shape_of(network.backbone), network.backbone.width, network.placement
+    linear = attention = selectors = head = 0
+    for layer, (block, work) in enumerate(zip(shape.blocks, inference.work, strict=False), start=1):
+        keys, queries, rows, selection = work
+        # Queries, keys and values of all tokens; a quarter of the projections is the output's.
+        linear += 2 * keys * block.projections * 3 // 4 + 2 * queries * block.projections // 4 + 2 * rows * block.mlp
+        attention += 4 * keys * queries * block.attention
+        selectors += selection
+        if layer + 1 == placement.deep and network.head.uses_entry:
+            head += 2 * (rows - shape.prefix) ** 2 * width
+        if layer in placement.head_layers:
+            head += 2 * rows * width
+            if network.head.uses_dissimilarity(layer):
+                head += 2 * (rows - shape.prefix) ** 2 * width
+    return Flops(2 * inference.patch_map.size * shape.patch, linear, attention, selectors, head)

@@ -16,7 +16,7 @@ from keepad.engines.folder import is_exported
 from keepad.errors import KeepADError
 from keepad.images import find_pictures, read_image, spread, to_input
 from keepad.loading import parse_engine
-from keepad.presets import ENGINES, OperatingPoint, with_pixel_router
+from keepad.presets import ENGINES, OperatingPoint, operating_point, with_pixel_router
 
 DTYPES = ("float32", "bfloat16")
 
@@ -28,7 +28,7 @@ class BenchmarkPlan:
     Attributes:
         backbones: Names of backbones.
         model: A checkpoint as `keepad.load` takes it, timed instead of those of the backbones.
-        points: Names of operating points; dense is always timed, because ratios need it.
+        points: Operating points or their names; dense is always timed, because ratios need it.
         batches: Images per pass.
         threads: Numbers of CPU threads, or None for torch's own choice.
         dtypes: "float32", "bfloat16": dtype of torch's weights and features.
@@ -45,7 +45,7 @@ class BenchmarkPlan:
 
     backbones: tuple[str, ...] = (DEFAULT_BACKBONE,)
     model: str | None = None
-    points: tuple[str, ...] = ("dense", "prune30", "prune50", "prune70")
+    points: tuple[str | OperatingPoint, ...] = ("dense", "prune30", "prune50", "prune70")
     batches: tuple[int, ...] = (1,)
     threads: tuple[int, ...] | None = None
     dtypes: tuple[str, ...] = ("float32",)
@@ -72,6 +72,11 @@ class BenchmarkPlan:
             spec_of(name)
         if not (self.backbones and self.batches and self.dtypes and self.engines and self.threads != ()):
             raise KeepADError("backbones, batch sizes, threads, dtypes and engines must each name at least one.")
+        reducing = [point.name for point in self.operating_points() if point.reducer is not None]
+        if reducing and (set(self.engines) != {"torch"} or self.exported):
+            raise KeepADError(
+                f"{reducing[0]} changes what happens inside blocks, so it runs in torch only; leave engines out."
+            )
         least = min(*self.batches, *(self.threads or (1,)), self.repeats, self.images)
         if least < 1 or self.warmup < 0:
             raise KeepADError("batch sizes, threads, repeats and images must be at least 1, and warm-ups at least 0.")
@@ -80,11 +85,11 @@ class BenchmarkPlan:
 
     def operating_points(self) -> list[OperatingPoint]:
         """Dense first, then the others in their order, without duplicates."""
-        names = dict.fromkeys(("dense", *self.points))
+        points = list(dict.fromkeys(map(operating_point, ("dense", *self.points))))
         if self.pixel_router == "both":
-            routed = [replace(with_pixel_router(name, "on"), name=f"{name} + pixels") for name in names]
-            return [*(with_pixel_router(name, "off") for name in names), *routed]
-        return [with_pixel_router(name, "off" if name == "dense" else self.pixel_router) for name in names]
+            routed = [replace(with_pixel_router(point, "on"), name=f"{point.name} + pixels") for point in points]
+            return [*(with_pixel_router(point, "off") for point in points), *routed]
+        return [with_pixel_router(point, "off" if point.name == "dense" else self.pixel_router) for point in points]
 
     def variants(self) -> list[tuple[str | Path, OperatingPoint]]:
         """Engines (names) and exports (paths) at every operating point; dense in torch first, for the ratios."""

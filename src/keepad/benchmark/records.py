@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from keepad.assembly import choose_device, untrained
+from keepad.benchmark.matching import matched
 from keepad.benchmark.plan import BenchmarkPlan, TimedImages
 from keepad.benchmark.timing import Runner, Timing, measure
 from keepad.checkpoint import bundled_checkpoints, read_info
@@ -20,9 +21,10 @@ from keepad.console import Say, say_on_stderr
 from keepad.engines.export import exported
 from keepad.engines.network import EngineNetwork, open_network
 from keepad.errors import KeepADError
-from keepad.inference import Stages
+from keepad.images import to_input
 from keepad.loading import load_network, parse_engine
 from keepad.network import Network
+from keepad.steps import Stages
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,12 @@ def time_network(
     for dtype in plan.dtypes:
         _require_dtype(dtype, network.device)
         cast = _in_dtype(network, getattr(torch, dtype))
+        inputs = [to_input(image, network.image_size) for image in images.images]
+        points = dict(zip(plan.operating_points(), matched(network, plan.operating_points(), inputs), strict=True))
         for threads in plan.threads or (torch.get_num_threads(),):
             engines = _open_engines(network, plan, images, threads, say)
             for batch in plan.batches:
-                runners = [Runner(engines.get(name, cast), point) for name, point in plan.variants()]
+                runners = [Runner(engines.get(name, cast), points[point]) for name, point in plan.variants()]
                 batches = images.batches(network.image_size, batch)
                 with _using_threads(threads):
                     protocol: dict[str, Any] = {"warmup": plan.warmup, "repeats": plan.repeats, "advance": advance}

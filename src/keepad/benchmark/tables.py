@@ -21,8 +21,8 @@ from keepad.benchmark.schedule import TURN
 from keepad.console import command_line
 from keepad.errors import KeepADError
 from keepad.files import replace_text
-from keepad.inference import Stages
 from keepad.latency import cpu_name
+from keepad.steps import Stages
 
 _SETTING = ("backbone", "batch", "threads", "dtype", "engine")
 _TIMES = ("point", "ms", "IQR", "x dense", "x FLOPs", "realised", "peak MB", "keep")

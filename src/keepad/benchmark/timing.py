@@ -22,9 +22,10 @@ from keepad.benchmark.flops import count_flops
 from keepad.benchmark.memory import peak_memory_mb
 from keepad.benchmark.schedule import schedule
 from keepad.engines.network import EngineNetwork
-from keepad.inference import Inference, Stages
+from keepad.inference import Inference
 from keepad.network import Network
 from keepad.presets import OperatingPoint
+from keepad.steps import Stages
 
 
 @dataclass(frozen=True)

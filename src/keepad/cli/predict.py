@@ -61,6 +61,8 @@ def predict(
     device: DeviceOption = None,
 ) -> None:
     """Score images and locate their anomalies."""
+    from keepad.console import say_on_stderr
+    from keepad.decisions import fewest_discoveries
     from keepad.images import find_images
     from keepad.loading import load
     from keepad.output.folder import Outputs, run_folder
@@ -85,6 +87,13 @@ def predict(
     if threshold is not None:
         detector.set_threshold(threshold)
     summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco, rate))
+    calibrated = None if taught is None else taught.calibrated
+    if rate is not None and calibrated and not any(row["verdict"] == "defect" for row in summary.rows):
+        say_on_stderr(
+            f"no image is called defect: with {len(calibrated.scores)} calibration images, "
+            f"{fewest_discoveries(calibrated, summary.done, rate)} of these {summary.done} would have to score above "
+            "all of them; with more calibration images, or a higher rate, fewer."
+        )
     print_summary(summary)
 
 

@@ -131,6 +131,10 @@ def routers(
         list[str] | None, typer.Option("--without", help="Leave a loss out: flops, preserve, teacher or mask.")
     ] = None,
     epochs: EpochsOption = None,
+    keep_epoch: Annotated[
+        int | None,
+        typer.Option("--keep-epoch", min=1, help="Keep this epoch; the best in validation on the source if left out."),
+    ] = None,
     seed: SeedOption = 42,
     cache: CacheOption = None,
     cache_limit: CacheLimitOption = 48,
@@ -157,7 +161,7 @@ def routers(
         detector=detector,
         samples=samples,
         out=out,
-        recipe=replace(chosen, epochs=epochs or chosen.epochs),
+        recipe=replace(chosen, epochs=epochs or chosen.epochs, keep_epoch=keep_epoch),
         shallow=shallow,
         deep=deep,
         weights=weights,

@@ -262,6 +262,22 @@ def fdr_verdicts(calibrated: Calibrated, scores: Sequence[float] | Array, rate: 
     return ["defect" if d else "review" if r else "ok" for d, r in zip(defect, review, strict=True)]
 
 
+def fewest_discoveries(calibrated: Calibrated, images: int, rate: float) -> int:
+    """Images of a folder that must score above all calibration images before `fdr_verdicts` can call any a defect.
+
+    Args:
+        calibrated: The calibration.
+        images: Images in the folder.
+        rate: False discovery rate.
+
+    Example:
+        ```python
+        fewest_discoveries(calibrated, 200, 0.05)  # 40 with 99 calibration images
+        ```
+    """
+    return math.ceil(images / (rate * (len(calibrated.scores) + 1)) - _SLACK)
+
+
 def images_needed(level: float, confidence: float | None = None) -> int:
     """Number of good images that the promise of a false-alarm level needs.
 

@@ -18,9 +18,10 @@ from keepad.arrays import Array
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
 from keepad.engines.sessions import MULTIPLES, PACKAGES, Session, available_threads, open_session
 from keepad.errors import KeepADError
-from keepad.inference import NO_REFERENCES, HeadOutput, Inference, References, Routings, Stages, infer, route_all
+from keepad.inference import NO_REFERENCES, Inference, References, Routings, infer, route_all
 from keepad.presets import Calibration, OperatingPoint
 from keepad.routing import Grid, PixelRouting, relabel
+from keepad.steps import HeadOutput, ReducedImage, Stages
 
 SCORES = "scores"  # segment of the shallow scores; always fp32, since it decides between tokens that differ little
 
@@ -255,6 +256,10 @@ class SegmentSteps:
         name = late_name(self.placement.exit, last)
         responses, cls, own = self._segments(name)(**tokens.inputs(self._multiple))
         return HeadOutput([responses], [cls], [own] if features else [])
+
+    def reduce_step(self, pixels: Array, point: OperatingPoint, last: int, stages: Stages) -> list[ReducedImage]:
+        """Refuses: no segment shortens the sequence inside a block."""
+        raise KeepADError(f"{point.name} changes what happens inside blocks, so it runs in torch only: --engine torch.")
 
 
 def _patches(routings: Routings) -> int:

@@ -160,6 +160,9 @@ def choose_point(question: Question, images: Labelled, out: Path, *, options: Op
     bounds, promise = question.bounds, question.promise
     promise.require(len(images.good))
     _require(len(images.defective), bounds.max_miss, bounds.confidence)
+    if bounds.max_lost is not None:
+        masked = sum(sample.mask is not None for sample in images.dataset.samples if sample.label == 1)
+        _require(masked, bounds.max_lost, bounds.confidence)
     candidates = _candidates(question, say, options.progress)
     results = evaluate(next(iter(question.detectors.values())), images.dataset, candidates, out, options)
     good = [row for row in results.images if row["key"] in images.good]
@@ -191,7 +194,7 @@ def _require(defects: int, most: float, confidence: float) -> None:
     needed = defects_needed(most, confidence)
     if defects < needed:
         raise KeepADError(
-            f"{defects} defects cannot bound the missed ones by {100 * most:.3g} % at {100 * confidence:.3g} % "
+            f"{defects} defects cannot bound those missed or lost by {100 * most:.3g} % at {100 * confidence:.3g} % "
             f"confidence, even without a miss; {needed} are needed."
         )
 

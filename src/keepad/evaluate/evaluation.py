@@ -6,8 +6,8 @@ import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -36,10 +36,11 @@ from keepad.evaluate.shots import ReferencePool
 from keepad.evaluate.state import ClassState, Row, key_of, open_folder
 from keepad.evaluate.variants import Variant, VariantLike, View, as_variants, passes_of
 from keepad.files import locked, replace_text, writable_folder
-from keepad.images import read_image, to_input
+from keepad.images import read_image, spread, to_input
 from keepad.inference import NO_REFERENCES, Inference
 from keepad.metrics import defect_tokens
 from keepad.prefetch import prefetch
+from keepad.presets import resolved
 from keepad.version import __version__
 
 SAVE_EVERY = 25  # images that a kill may cost
@@ -104,6 +105,7 @@ def evaluate(
     groups = pool.without_references(groups)
     out = Path(out)
     samples = [sample for group in groups.values() for sample in group]
+    listed = _with_reducers(listed, detector, samples)
     identity = fingerprint(detector, listed, [*samples, *pool.samples])
     with locked(writable_folder(out)):
         try:
@@ -123,12 +125,29 @@ def evaluate(
             replace_text(out / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
             replace_text(out / "results.md", to_markdown(content))
         except OSError as error:
-            raise KeepADError(
-                f"writing to {out} failed: {error.strerror or error}; finished images are kept, and the same "
-                "command goes on."
-            ) from error
+            kept = "finished images are kept, and the same command goes on."
+            raise KeepADError(f"writing to {out} failed: {error.strerror or error}; {kept}") from error
     images = [{"suite": outcome.suite, "class": outcome.cls, **row} for outcome in outcomes for row in outcome.rows]
     return Results(out, content, images, run.computed, tuple(listed))
+
+
+def _with_reducers(variants: Sequence[Variant], detector: Detector, samples: Sequence[Sample]) -> list[Variant]:
+    """The variants, reducers among them with the FLOPs of their namesake on some of the images."""
+    if not any(variant.point.reducer and not variant.point.reducer.ratio for variant in variants):
+        return list(variants)
+    from keepad.benchmark.matching import IMAGES, matched  # needs torch
+
+    images = []
+    for sample in spread(samples, IMAGES):
+        with suppress(KeepADError):  # reported where it is evaluated
+            images.append(to_input(read_image(sample.image), detector.image_size))
+    if not images:
+        raise KeepADError("no image could be read to count the FLOPs of the reducers' namesakes; check the data set.")
+    networks: list[Any] = [(variant.detector or detector).network for variant in variants]
+    return [
+        replace(variant, point=matched(network, [variant.point], images)[0])
+        for variant, network in zip(variants, networks, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -182,6 +201,8 @@ class _Run:
         self._size, self._grid, self._seen = detector.image_size, detector.grid, seen_suites(detector)
         self._passes = passes_of(variants, detector)
         self._views = {variant.name: variant.view for variant in variants}
+        self._runs = {variant.name: (variant.detector or detector, variant.point) for variant in variants}
+        self._alone = [variant for variant in variants if variant.shares is not None]
         self._clock = time.perf_counter()
         # Where a class has no mask at all, its normal images cannot give pixel metrics either.
         self._masked = {name for name, samples in groups.items() if any(sample.mask for sample in samples)}
@@ -253,6 +274,8 @@ class _Run:
             for each in self._passes:
                 pixels = np.stack([image.views[each.view].pixels for image in inputs])
                 inferences |= each.detector.infer(pixels, each.points, references=self._banks or None)
+            for variant in self._alone:
+                inferences[variant.name] = [self._infer_alone(variant, image) for image in inputs]
             network = time.perf_counter() - started
             rows = [self._row(image, inferences, position) for position, image in enumerate(inputs)]
             for name, metrics in state.pixels.items():
@@ -269,6 +292,22 @@ class _Run:
         if state.unsaved >= SAVE_EVERY:
             state.save()
         advance(len(batch))
+
+    def _infer_alone(self, variant: Variant, image: _Input) -> Inference:
+        """One image at the point that it alone has."""
+        point = variant.point_of(key_of(image.sample.image, image.sample))
+        pixels = image.views[variant.view].pixels[None]
+        return (variant.detector or self._detector).infer(pixels, [point])[point.name][0]
+
+    def _flops(self, name: str, inference: Inference) -> float | None:
+        """Counted GFLOPs of a pass in torch; None for an engine."""
+        detector, point = self._runs[name]
+        network: Any = detector.network
+        if not hasattr(network, "backbone"):
+            return None
+        from keepad.benchmark.flops import count_flops  # needs torch, which an engine does not
+
+        return count_flops(network, inference, resolved(point, detector.calibration)).total / 1e9
 
     def _row(self, image: _Input, inferences: Mapping[str, Sequence[Inference]], position: int) -> Row:
         """The stored line of the image at `position` of its batch."""
@@ -289,7 +328,10 @@ class _Run:
                 "evidence": inference.evidence,
                 "defect_shallow": None if defect is None else int(defect[shallow].sum()),
                 "defect": None if defect is None else int(defect[final].sum()),
+                "gflops": self._flops(name, inference),
             }
+            if inference.alone is not None:
+                points[name]["defect_alone"] = None if defect is None else int(defect[inference.alone].sum())
         # A flip moves defect tokens but does not change their number, so any view counts them.
         defect = image.views[next(iter(image.views))].defect
         return {

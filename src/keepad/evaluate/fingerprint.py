@@ -18,7 +18,8 @@ from keepad.evaluate.variants import Variant
 # Modules and packages of keepad that can change a number between pixels and a stored row; the tables are made anew.
 MEASURED_BY = (
     *("backbone", "data", "engines", "metrics", "routing", "assembly", "detector", "dissimilarity", "head", "images"),
-    *("inference", "network", "presets", "recovery", "references/bank", "references/teaching", "scoring", "tokens"),
+    *("inference", "network", "presets", "recovery", "reduction", "references/bank", "references/teaching"),
+    *("scoring", "steps", "tokens"),
     *("evaluate/evaluation", "evaluate/variants"),
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

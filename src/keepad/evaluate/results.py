@@ -6,7 +6,8 @@
 - averages: `suites` (suite -> point -> mean over classes), `overall` (point -> mean over suites) and, where the
   checkpoint has seen some suites in training, `unseen` (the same without these); each with `delta` to the reference.
 - survival: the same without the means, as point -> router -> defect size, pooled over images; `uncounted` images had a
-  defect too small to be left in the mask at input size.
+  defect too small to be left in the mask at input size. Where a reducer merges tokens, a position survives in "final"
+  if a token grew from it, however many were averaged into that, and in "alone" if its token was averaged with no other.
 - records: one for each suite, class and point.
 - pixel_error: the most by which a pixel metric of any record can be off because of binning.
 - errors: images that could not be used, with the reason.
@@ -184,7 +185,8 @@ def make_survival(outcomes: Sequence[ClassOutcome], points: Sequence[str]) -> di
 def _survival(rows: Iterable[Row], point: str) -> dict[str, Any]:
     marked = [row for row in rows if row["defect_tokens"] is not None]
     rates: dict[str, Any] = {}
-    for router, field in _ROUTERS.items():
+    merging = any(row["points"][point].get("defect_alone") is not None for row in marked)
+    for router, field in {**_ROUTERS, **({"alone": "defect_alone"} if merging else {})}.items():
         survival = Survival()
         for row in marked:
             # Rows hold counts only, which is all the rates depend on: let the first tokens of the defect survive.

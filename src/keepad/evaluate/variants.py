@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -67,6 +68,8 @@ class Variant:
         detector: Detector that runs it; that of the evaluation if None.
         view: Change of the images; none if None.
         shots: References of each class; zero-shot if None.
+        shares: Share of the live tokens that the deep router keeps, by key of the image, instead of its controller's;
+            a control.
     """
 
     name: str
@@ -74,6 +77,15 @@ class Variant:
     detector: Detector | None = None
     view: View | None = None
     shots: Shots | None = None
+    shares: Mapping[str, float] | None = None
+
+    def point_of(self, key: str) -> OperatingPoint:
+        """The operating point of one image."""
+        if self.shares is None or self.point.deep is None:
+            return self.point
+        share = self.shares[key]
+        deep = replace(self.point.deep, rho_min=share, rho_max=share, kappa=1.0)
+        return replace(self.point, deep=deep)
 
     def description(self) -> dict[str, Any]:
         """All that decides its numbers, beside the evaluation's own detector, as JSON gives it back."""
@@ -82,6 +94,8 @@ class Variant:
             fields["view"] = asdict(self.view)
         if self.shots is not None:
             fields["shots"] = asdict(self.shots)
+        if self.shares is not None:
+            fields["shares"] = hashlib.sha256(json.dumps(sorted(self.shares.items())).encode()).hexdigest()
         if self.detector is not None:
             fields["detector"] = {"runs_on": self.detector.runs_on, **self.detector.digests()}
             if self.detector.profile is not None:
@@ -107,6 +121,8 @@ def as_variants(variants: Sequence[VariantLike]) -> list[Variant]:
 class Pass:
     """Variants that share a detector and a view, and therefore one `infer()` per batch and its early blocks.
 
+    Those with a share of their own for every image are not among them.
+
     Attributes:
         detector: The detector.
         view: The view, or None for the images as they are.
@@ -125,7 +141,7 @@ def passes_of(variants: Sequence[Variant], detector: Detector) -> list[Pass]:
         KeepADError: The detectors differ in input size or patch grid.
     """
     passes: dict[tuple[int, View | None], Pass] = {}
-    for variant in variants:
+    for variant in (variant for variant in variants if variant.shares is None):
         runner = variant.detector or detector
         if (runner.image_size, runner.grid) != (detector.image_size, detector.grid):
             raise KeepADError(

@@ -13,11 +13,11 @@ from keepad.console import Progress, Say, no_progress
 from keepad.detector import Detector, InputImage
 from keepad.errors import KeepADError
 from keepad.images import read_image, spread, to_input
-from keepad.inference import Stages
 from keepad.prediction import Prediction
 from keepad.presets import OperatingPoint
 from keepad.references.bank import Bank, ImageTokens, Match, matched, nearest_by_group, normal_level, spread_rows
 from keepad.references.teaching import record
+from keepad.steps import Stages
 
 FEWEST_IMAGES = 8
 SAMPLE = 24  # images that every other one is compared with: bounds the cost of an archive

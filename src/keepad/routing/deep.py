@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keepad.arrays import Array
+from keepad.errors import KeepADError
 from keepad.presets import DeepBudget
 from keepad.routing.grid import Grid, block_ids, relabel
 
@@ -29,15 +30,20 @@ class DeepChoice:
     target: int
 
 
-def evidence_of(risk: Array, tail: float = 0.03) -> float:
-    """E(I) in [0, 1]: the mean of dispersion (E_var) and upper tail (E_tail) of the standardised risks, (n,)."""
+def evidence_of(risk: Array, tail: float = 0.03, kind: str = "both") -> float:
+    """E(I) in [0, 1]: the mean of dispersion (E_var) and upper tail (E_tail) of the standardised risks, (n,).
+
+    As controls, `kind` "var" or "tail" gives one of them alone.
+    """
     risk = risk.astype(np.float64)  # differences of nearly equal sums decide a budget
     u = 1 / (1 + np.exp(-(risk - risk.mean()) / (risk.std() + _EPS)))
     mean = u.mean()
     top = np.sort(u)[-max(1, math.ceil(tail * len(u))) :].mean()
     dispersion = math.sqrt(min(1.0, 4 * u.var()))
     upper_tail = min(1.0, max(0.0, (top - mean) / max(1 - mean, _EPS)))
-    return float((dispersion + upper_tail) / 2)
+    if kind not in ("both", "var", "tail"):
+        raise KeepADError(f"there is no evidence called {kind!r}; choose both, var or tail.")
+    return float({"both": (dispersion + upper_tail) / 2, "var": dispersion, "tail": upper_tail}[kind])
 
 
 def token_budget(evidence: float, live: int, budget: DeepBudget) -> int:
@@ -77,7 +83,13 @@ def keep_deep(risk: Array, cells: Array, grid: Grid, budget: DeepBudget, evidenc
         budget: From evidence to a token budget.
         evidence: Of the image; that of its risks alone if None.
     """
-    evidence = evidence_of(risk, budget.tail) if evidence is None else evidence
+    evidence = evidence_of(risk, budget.tail, budget.evidence) if evidence is None else evidence
     target = token_budget(evidence, len(risk), budget)
-    _, kept = choose_blocks(risk, block_ids(cells, grid, budget.block), target)
+    block = block_ids(cells, grid, budget.block)
+    order, kept = choose_blocks(risk, block, target)
+    surplus = int(kept.sum()) - target
+    if budget.exact and surplus > 0:
+        last = order[np.isin(order, block[kept])][-1]
+        members = np.flatnonzero(block == last)
+        kept[members[np.argsort(risk[members], kind="stable")[:surplus]]] = False
     return DeepChoice(np.flatnonzero(kept), evidence, target)

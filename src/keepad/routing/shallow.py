@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 
 from keepad.arrays import Array
@@ -33,7 +35,11 @@ def keep_shallow(scores: Array, cells: Array, grid: Grid, budget: ShallowBudget)
     kept = np.zeros(len(scores), dtype=bool)
     kept[winners] = True
     residual = target - len(winners)
-    if residual > 0:
+    if residual > 0 and budget.seed is not None:
+        # The image decides the draw, so that a result does not depend on its neighbours.
+        random = np.random.default_rng([budget.seed, zlib.crc32(np.ascontiguousarray(scores).tobytes())])
+        kept[random.permutation(np.flatnonzero(~kept))[:residual]] = True
+    elif residual > 0:
         dropped = np.flatnonzero(~kept)
         best = first_of_each(cell_ids(cells[order[dropped]], grid, budget.cells))
         kept[dropped[np.sort(best)[: min(budget.diversity, residual)]]] = True

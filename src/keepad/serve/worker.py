@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from keepad.arrays import Array
 from keepad.detector import Detector, InputImage, Network
-from keepad.inference import NO_REFERENCES, Inference, References, Stages
+from keepad.inference import NO_REFERENCES, Inference, References
 from keepad.prediction import Prediction
 from keepad.presets import OperatingPoint
+from keepad.steps import Stages
 
 T = TypeVar("T")
 

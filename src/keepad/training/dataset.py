@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from keepad.training.plan import TrainingPlan
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+Peers: TypeAlias = dict[Sample, list[Sample]]
 
 _VIEW_SEED = 0  # fixed, so that runs with different seeds share the cached views
 _HOLD_OUT = 5  # one image in five is held out where validation is by images
@@ -239,20 +241,27 @@ def cache_features(
         advance(1)
 
 
-def _labelled(
-    sample: Sample, number: int, peers: dict[tuple[str, str], list[Sample]], size: tuple[int, int]
-) -> LabelledImage:
+def _labelled(sample: Sample, number: int, peers: Peers, size: tuple[int, int]) -> LabelledImage:
     """The sample itself for 0, else view `number - 1`."""
     if number == 0:
         return load_labelled(sample, size)
-    return augmented_view(sample, peers[sample.suite, sample.cls], number - 1, size=size, seed=_VIEW_SEED)
+    return augmented_view(sample, peers[sample], number - 1, size=size, seed=_VIEW_SEED)
 
 
-def _peers(samples: Sequence[Sample]) -> dict[tuple[str, str], list[Sample]]:
-    """Samples of each class that can become part of a view."""
-    peers: dict[tuple[str, str], list[Sample]] = {}
-    for sample in filter(_annotated, samples):
-        peers.setdefault((sample.suite, sample.cls), []).append(sample)
+def _peers(samples: Sequence[Sample]) -> Peers:
+    """Samples that can become part of the views of each: those of its class.
+
+    An image that validation by images holds out becomes part of no view but those of held-out images, which only the
+    head that sees all images is trained on.
+    """
+    classes: dict[tuple[str, str], list[tuple[Sample, bool]]] = {}
+    for sample, out in zip(samples, _held_out(samples), strict=True):
+        if _annotated(sample):
+            classes.setdefault((sample.suite, sample.cls), []).append((sample, out))
+    peers: Peers = {}
+    for members in classes.values():
+        every, trained = [sample for sample, _ in members], [sample for sample, out in members if not out]
+        peers.update({sample: every if out else trained for sample, out in members})
     return peers
 
 

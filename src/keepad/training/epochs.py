@@ -37,6 +37,8 @@ class RunOptions:
         identity: Whatever must be equal for a run to resume; JSON-serialisable.
         validation: Type of an epoch's validation.
         clip: Largest gradient norm of a step; unlimited if None.
+        cosine: Let the learning rate fall along a cosine; else it is constant.
+        keep: Epoch that is kept, counted from 1; the best in validation if None.
     """
 
     recipe: DetectorRecipe | RouterRecipe
@@ -46,6 +48,8 @@ class RunOptions:
     identity: Any
     validation: type[Validation] = Validation
     clip: float | None = None
+    cosine: bool = True
+    keep: int | None = None
 
 
 class EpochLoop:
@@ -66,14 +70,18 @@ class EpochLoop:
         parameters = [value for value in trained.parameters() if value.requires_grad]
         optimiser = torch.optim.AdamW(parameters, lr=self._recipe.rate, weight_decay=self._recipe.decay)
         steps = self._recipe.epochs * len(self._steps(images))
-        self._schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
+        self._schedule: torch.optim.lr_scheduler.LRScheduler
+        if options.cosine:
+            self._schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
+        else:
+            self._schedule = torch.optim.lr_scheduler.ConstantLR(optimiser, factor=1.0)
         self._losses, self._optimiser = self._fabric.setup(losses, optimiser)
         self._identity = json.dumps([asdict(self._recipe), options.seed, options.identity, self._world, __version__])
 
     def run(
         self, inputs: Callable[[Tensor, Tensor], tuple[Any, ...]], validate: Callable[[], Validation], say: Say
     ) -> int:
-        """Run the epochs that are not done yet and return the best one, counted from 0, with its parameters loaded.
+        """Run the epochs that are not done yet and return the one to keep, counted from 0, with its parameters loaded.
 
         Args:
             inputs: Arguments of the losses for a batch: (B,) image indices and (2, B) uniform draws for augmentation.
@@ -89,6 +97,8 @@ class EpochLoop:
             if self._fabric.global_rank == 0:
                 self._save()
         best = max(range(len(self.epochs)), key=lambda number: self.epochs[number].validation.quality)
+        if self._options.keep is not None:
+            best = self._options.keep - 1
         self._trained.load_state_dict(self.epochs[best].parameters, strict=False)
         return best
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import timm
@@ -77,7 +77,8 @@ def router_provenance(
     options = {
         "--shallow": plan.shallow,
         "--deep": plan.deep,
-        "--epochs": None if plan.recipe == replace(standard, losses=plan.recipe.losses) else plan.recipe.epochs,
+        "--epochs": None if plan.recipe.epochs == standard.epochs else plan.recipe.epochs,
+        "--keep-epoch": plan.recipe.keep_epoch,
     }
     without = "".join(f" --without {name}" for name, _ in standard.losses if name not in dict(plan.recipe.losses))
     return {

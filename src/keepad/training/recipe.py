@@ -30,7 +30,8 @@ class DetectorRecipe:
         rate: Initial learning rate of AdamW; cosine schedule.
         decay: Weight decay.
         augmented: Share of the samples that are replaced by an augmented view.
-        views: Cached views per image.
+        views: Cached views per image, drawn once for all epochs: features of a fresh draw would have to be computed in
+            every epoch. More views come nearer to that.
         pixel_loss: Compute focal and Dice at mask size instead of on the patch grid.
         layer_losses: Compute the losses of each layer's map instead of their mean, so that a layer's prototypes do not
             depend on which others are used.
@@ -125,7 +126,9 @@ class RouterRecipe:
         rate: Initial learning rate of AdamW; cosine schedule.
         decay: Weight decay.
         cues: Add dissimilarity to the scores of both routers, with learned weights.
-        start: Initial selectors: "drawn" from the seed, or "dissimilar", preferring tokens far from the image's mean.
+        start: Initial selectors: "drawn" from the seed, "unit" (the same, scaled so that scores deviate by one within
+            the images of the source, which the temperatures of the relaxation take for granted), or "dissimilar",
+            preferring tokens far from the image's mean.
         point: Operating point of training and validation.
         rescue: Tokens that the shallow router keeps beyond coverage in training; the point's own number if None.
         grades: Change of a recovered response, in logits, per deviation of the shallow score and of the risk.
@@ -133,6 +136,13 @@ class RouterRecipe:
         losses: Weight of each loss beside detection.
         points: Operating points to calibrate; the second one sets the thresholds.
         refit: Fit lambda and gate again for these points; else they stay those of the dense detector.
+        cosine: Let the learning rate fall along a cosine; else it is constant.
+        clip: Largest gradient norm of a step; unlimited if None.
+        held_out: Validate on every fifth image of a class, which is not trained on; else train and validate on all.
+        pixel_loss: Detection loss at mask size, as in stage 1 of the published recipe, instead of on the patch grid.
+        hard_choice: Training chooses tokens by the scores that inference sees, instead of by those of rows that its
+            soft masks have scaled.
+        keep_epoch: Epoch that is kept, counted from 1; the best in validation if None.
         tuned: Choose the place of the shallow router, coverage, kappa and grades on the source (see
             `keepad.training.router_tuning`); the values here are where the search starts.
     """
@@ -151,6 +161,12 @@ class RouterRecipe:
     losses: tuple[tuple[str, float], ...] = (("flops", 0.45), ("preserve", 0.22), ("teacher", 0.60), ("mask", 0.25))
     points: tuple[str, ...] = ("paper30", "paper50", "paper70")
     refit: bool = True
+    cosine: bool = True
+    clip: float | None = 1.0
+    held_out: bool = True
+    pixel_loss: bool = False
+    hard_choice: bool = False
+    keep_epoch: int | None = None
     tuned: bool = False
 
     def without(self, names: Sequence[str]) -> RouterRecipe:
@@ -163,7 +179,9 @@ class RouterRecipe:
 
 
 ROUTER_RECIPES: dict[str, RouterRecipe] = {
-    "paper": RouterRecipe("paper"),
+    "paper": RouterRecipe(
+        "paper", start="unit", cosine=False, clip=None, held_out=False, pixel_loss=True, hard_choice=True
+    ),
     "keepad": RouterRecipe(
         "keepad",
         epochs=1,

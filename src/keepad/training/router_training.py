@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from keepad.console import Progress, Say
@@ -19,7 +20,7 @@ from keepad.network import Network
 from keepad.presets import Calibration, OperatingPoint, operating_point, resolved
 from keepad.tokens import Tokens
 from keepad.training.calibration import calibrate, with_thresholds
-from keepad.training.dataset import CachedImage, Source, balanced, folds_of
+from keepad.training.dataset import CachedImage, Source, balanced, folds_of, masks_of
 from keepad.training.epochs import EpochLoop, RunOptions
 from keepad.training.feature_cache import FeatureCache
 from keepad.training.losses import dice, focal, label_cross_entropy, mask_loss, preserve_loss, teacher_loss
@@ -34,7 +35,6 @@ from keepad.training.validation import ValidationSet, run_from_pixels, run_point
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-_CLIP = 1.0  # largest gradient norm of a step
 _CALIBRATED = 120  # source images that suffice to fit two thresholds
 _VALIDATED = 120  # held-out images that compare epochs
 
@@ -51,6 +51,7 @@ class RouterLosses(nn.Module):
     def __init__(self, network: Network, recipe: RouterRecipe, point: OperatingPoint) -> None:
         super().__init__()
         self.network, self._weights, self._point = network, dict(recipe.losses), point
+        self._recipe = recipe
 
     def forward(self, tokens: Tokens, images: Sequence[CachedImage], teacher: Sequence[Tensor]) -> dict[str, Tensor]:
         """Each loss, weighted, mean over the images that have it.
@@ -60,12 +61,12 @@ class RouterLosses(nn.Module):
             images: Annotations of the batch.
             teacher: (N,) dense responses of each image.
         """
-        student = sparse_pass(self.network, tokens, self._point)
+        student = sparse_pass(self.network, tokens, self._point, hard_choice=self._recipe.hard_choice)
         device = student.maps.device
         losses: dict[str, list[Tensor]] = {name: [] for name in ("detection", *self._weights)}
         for i, image in enumerate(images):
             defect = None if image.defect is None else torch.from_numpy(image.defect).to(device)
-            losses["detection"].append(_detection_loss(student, i, image.label, defect))
+            losses["detection"].append(self._detection_loss(student, i, image))
             for name in self._weights:
                 loss = self._router_loss(name, student, i, teacher[i].to(device), defect)
                 if loss is not None:
@@ -73,6 +74,20 @@ class RouterLosses(nn.Module):
         return {
             name: self._weights.get(name, 1.0) * torch.stack(values).mean() for name, values in losses.items() if values
         }
+
+    def _detection_loss(self, student: SparsePass, i: int, image: CachedImage) -> Tensor:
+        """Loss of stage 1 on image `i` of the sparse pass; without known defects, of its label alone."""
+        cls = torch.stack([values[i : i + 1] for values in student.responses.cls.values()], dim=1)  # (1, layers)
+        loss = label_cross_entropy(cls, torch.tensor([float(image.label)], device=cls.device))
+        if image.defect is not None:
+            response, target = student.maps[i : i + 1], torch.from_numpy(image.defect)[None]
+            if self._recipe.pixel_loss:
+                size = self.network.image_size
+                grown = F.interpolate(response.view(1, 1, *student.grid), size, mode="bilinear", align_corners=False)
+                response, target = grown.flatten(1), masks_of([image], size).flatten(1)
+            wanted = target.to(response.device).float()
+            loss = loss + (focal(response, wanted) + dice(response, wanted))
+        return loss.squeeze(0)
 
     def _router_loss(
         self, name: str, student: SparsePass, i: int, dense: Tensor, defect: Tensor | None
@@ -88,16 +103,6 @@ class RouterLosses(nn.Module):
         if name == "teacher":
             return teacher_loss(shallow, dense, blocks)
         return None if defect is None else mask_loss(shallow, defect, blocks)
-
-
-def _detection_loss(student: SparsePass, i: int, label: int, defect: Tensor | None) -> Tensor:
-    """Loss of stage 1 on image `i` of the sparse pass; without known defects, of its label alone."""
-    cls = torch.stack([values[i : i + 1] for values in student.responses.cls.values()], dim=1)  # (1, layers)
-    response = student.maps[i : i + 1]
-    loss = label_cross_entropy(cls, torch.tensor([float(label)], device=cls.device))
-    if defect is not None:
-        loss = loss + (focal(response, defect[None].float()) + dice(response, defect[None].float()))
-    return loss.squeeze(0)
 
 
 class RouterTraining:
@@ -123,9 +128,11 @@ class RouterTraining:
     ) -> None:
         self._network, self._source, self._cache, self._recipe = network, source, cache, plan.recipe
         self._validation = ValidationSet(source, [head.to(network.device) for head in heads], self._load)
-        folds = folds_of(source, "images")
-        self._held_out = balanced(source, (folds >= 0).nonzero().squeeze(1).tolist(), _VALIDATED)
-        self._trained = balanced(source, (folds < 0).nonzero().squeeze(1).tolist(), plan.recipe.images)
+        folds = folds_of(source, "images") if plan.recipe.held_out else None
+        every = list(range(len(source.images)))
+        out, rest = (every, every) if folds is None else (_where(folds >= 0), _where(folds < 0))
+        self._held_out = balanced(source, out, _VALIDATED)
+        self._trained = balanced(source, rest, plan.recipe.images)
         self._options = plan, fabric
 
     def tune(self, initialise: Callable[[], None]) -> list[RouterTrial]:
@@ -143,7 +150,13 @@ class RouterTraining:
         detector = hashlib.sha256(plan.detector.read_bytes()).hexdigest()
         constants = [asdict(network.placement), asdict(network.calibration)]
         identity = [constants, self._cache.digest, detector, self._source.digest]
-        options = RunOptions(plan.recipe, plan.seed, fabric, plan.state, identity, RouterValidation, _CLIP)
+        recipe = plan.recipe
+        options = RunOptions(
+            *(recipe, plan.seed, fabric, plan.state, identity, RouterValidation),
+            clip=recipe.clip,
+            cosine=recipe.cosine,
+            keep=recipe.keep_epoch,
+        )
         losses = RouterLosses(network, plan.recipe, training_point(plan.recipe, network.calibration, network.grid))
         return EpochLoop(losses, network, torch.tensor(self._trained), options)
 
@@ -193,6 +206,11 @@ class RouterTraining:
         before = self._network.placement.shallow - 1
         rows = torch.stack([self._cache.load_all(self._source.images[i].key, before) for i in indices])
         return self._network.backbone.tokens_of(rows.to(self._network.device).float(), self._source.grid)
+
+
+def _where(chosen: Tensor) -> list[int]:
+    indices: list[int] = chosen.nonzero().squeeze(1).tolist()
+    return indices
 
 
 def training_point(recipe: RouterRecipe, calibration: Calibration, grid: tuple[int, int]) -> OperatingPoint:

@@ -66,6 +66,32 @@ def init_selectors(network: Network, samples: Sequence[Sample], *, seed: int) ->
         deep.dissimilarity.fill_(0.3)
 
 
+@torch.no_grad()
+def scale_selectors(network: Network, samples: Sequence[Sample]) -> None:
+    """Scale freshly drawn selectors so that their scores deviate by one within an image, on average over the source.
+
+    Scores of selectors as they are drawn depend on width and scale of the backbone's tokens; the relaxation's
+    temperatures do not.
+
+    Args:
+        network: The network.
+        samples: Source images, some of which are passed.
+    """
+    deep, device = network.deep, network.device
+    normal, anomaly = F.normalize(network.head.patch[0], dim=-1)
+    spreads = []
+    for sample in samples[:: max(1, len(samples) // _IMAGES)]:
+        pixels = torch.from_numpy(to_input(read_image(sample.image), network.image_size)).to(device)
+        early = network.encode(pixels.permute(2, 0, 1)[None].float() / 255)
+        patches = network.middle(early).patches()
+        affinity = patches @ (deep.query.weight.T @ deep.key(anomaly - normal)) * deep.scale
+        scores = VisualScore.forward(network.shallow, early.patches()), affinity, deep.visual(patches)
+        spreads.append(torch.stack([score.std(correction=0) for score in scores]))
+    spread = torch.stack(spreads).mean(0).clamp(min=torch.finfo(torch.float32).tiny)
+    for query, own in zip((network.shallow.query, deep.query, deep.visual.query), spread, strict=True):
+        query.weight.div_(own)
+
+
 def _orthonormal(rows: Tensor) -> Tensor:
     """Orthonormal rows that span the same space, the first with the direction of the first."""
     q, r = torch.linalg.qr(rows.T)

@@ -13,6 +13,7 @@ from keepad.arrays import Array
 from keepad.assembly import HELD_OUT, assemble, backbone_of
 from keepad.checkpoint import CheckpointInfo, read_checkpoint, write_checkpoint
 from keepad.console import Progress, Say
+from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
 from keepad.network import Network, trained_tensors
 from keepad.routing.selectors import DeepSelector, ShallowSelector
@@ -25,7 +26,7 @@ from keepad.training.provenance import router_provenance
 from keepad.training.results import Trained
 from keepad.training.router_training import RouterTraining
 from keepad.training.router_tuning import shallow_layers
-from keepad.training.selector_init import init_selectors
+from keepad.training.selector_init import init_selectors, scale_selectors
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -41,7 +42,12 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
     """
     started = time.perf_counter()
     check_source(plan.samples, say=say)
-    check_held_out(plan.samples)
+    if plan.recipe.held_out:
+        check_held_out(plan.samples)
+    if plan.recipe.keep_epoch is not None and not 1 <= plan.recipe.keep_epoch <= plan.recipe.epochs:
+        raise KeepADError(
+            f"epoch {plan.recipe.keep_epoch} cannot be kept of {plan.recipe.epochs}; choose one that is trained."
+        )
     info, tensors = read_checkpoint(plan.detector)
     backbone, origin = backbone_of(info, file=plan.weights, source=plan.detector.name, say=say)
     placement = info.placement
@@ -100,6 +106,8 @@ def fresh_selectors(network: Network, plan: RouterPlan) -> None:
         network.deep = DeepSelector(width, cue=recipe.cues).to(network.device)
     if recipe.start == "dissimilar":
         init_selectors(network, plan.samples, seed=plan.seed)
+    elif recipe.start == "unit":
+        scale_selectors(network, plan.samples)
 
 
 @torch.no_grad()

@@ -40,7 +40,9 @@ class SparsePass:
     grid: Grid
 
 
-def sparse_pass(network: Network, tokens: Tokens, point: OperatingPoint, *, relaxed: bool = True) -> SparsePass:
+def sparse_pass(
+    network: Network, tokens: Tokens, point: OperatingPoint, *, relaxed: bool = True, hard_choice: bool = False
+) -> SparsePass:
     """A pruned pass from the tokens that enter the shallow router.
 
     Args:
@@ -48,6 +50,8 @@ def sparse_pass(network: Network, tokens: Tokens, point: OperatingPoint, *, rela
         tokens: Tokens of whole images, one per cell.
         point: Operating point; both routers must run.
         relaxed: Apply the soft masks; without them the pass is that of inference.
+        hard_choice: The deep router chooses, and is relaxed, by the risks of the tokens that inference sees, which runs
+            the blocks between the routers once more; else by those of tokens that the soft mask has scaled.
     """
     point = resolved(point, network.calibration)
     assert point.shallow is not None
@@ -60,10 +64,14 @@ def sparse_pass(network: Network, tokens: Tokens, point: OperatingPoint, *, rela
         shallow_presence(s, k, BlockValues.of(c, grid, shallow_budget.block, s.device))
         for s, k, c in zip(scores, keep, cells, strict=True)
     ]
-    presence = _take(shallow, keep)
-    tokens = network.middle(tokens.gather(keep), torch.cat(presence) if relaxed else None)
+    presence, entering = _take(shallow, keep), tokens.gather(keep)
+    tokens = network.middle(entering, torch.cat(presence) if relaxed else None)
 
-    risks, entered = network.risks(tokens), tokens.indices()
+    seen = tokens
+    if relaxed and hard_choice:
+        with torch.no_grad():
+            seen = network.middle(entering)
+    risks, entered = network.risks(seen), tokens.indices()
     choices = [keep_deep(_array(r), c, grid, deep_budget) for r, c in zip(risks, entered, strict=True)]
     deep = [
         deep_presence(r, c, grid, deep_budget, choice.target)

@@ -15,9 +15,10 @@ from keepad.engines.export.segments import Segment, segments_of
 from keepad.engines.folder import EngineInfo
 from keepad.engines.network import SegmentSteps
 from keepad.images import read_image, to_input
-from keepad.inference import Stages, infer
+from keepad.inference import infer
 from keepad.network import Network
 from keepad.presets import POINTS
+from keepad.steps import Stages
 
 CALIBRATION_POINT = "prune70"
 

@@ -69,6 +69,11 @@ def export(
     rows, columns = network.grid
     if rows * columns < _FEWEST_PATCHES:
         raise KeepADError(f"a grid of {rows}x{columns} patches is too small to export; use a larger image size.")
+    if network.placement.early_head_layers:
+        raise KeepADError(
+            f"{network.name} reads layer {network.placement.early_head_layers[0]} before its deep router at "
+            f"{network.placement.deep}, which exports cannot do; run it in torch."
+        )
     out = writable_folder(Path(out))
     (out / DESCRIPTION).unlink(missing_ok=True)
     for old in (path for name in segments_of(network) for path in out.glob(f"{name}.*")):

@@ -38,7 +38,7 @@ export async function ask(path, { raw = false, ...options } = {}) {
     const content = await answer.json().catch(() => ({}));
     if (answer.ok) return content;
     const sentence = content.error ?? `The service answered with status ${answer.status}.`;
-    throw new Refused(answer.status, sentence[0].toUpperCase() + sentence.slice(1));
+    throw new Refused(answer.status, sentence);
   }
 }
 
