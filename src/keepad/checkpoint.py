@@ -73,8 +73,8 @@ class CheckpointInfo:
             if version == _OLDEST_FORMAT:
                 fields["scales"] = [_renamed(scale) for scale in fields.pop("readings")]
             placement = with_tuples(fields.pop("placement"))
-            for key in ("image_size", "mean", "std"):
-                fields[key] = tuple(fields[key])
+            for key, kind in (("image_size", int), ("mean", float), ("std", float)):
+                fields[key] = tuple(map(kind, fields[key]))
             if fields.get("backbone_fingerprint") is not None:
                 fields["backbone_fingerprint"] = tuple(map(float, fields["backbone_fingerprint"]))
             calibration = Calibration(**with_tuples(fields.pop("calibration")))
@@ -82,7 +82,7 @@ class CheckpointInfo:
             if len(scales) != len(placement["head_layers"]):
                 raise ValueError("one scale for each head layer")
             return CheckpointInfo(placement=Placement(**placement), calibration=calibration, scales=scales, **fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise KeepADError(f"{path} carries a description that cannot be read; get the checkpoint again.") from error
 
 

@@ -1,11 +1,13 @@
-"""Atomic file writes and writable folders."""
+"""Atomic file writes, writable folders and locks."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
@@ -62,3 +64,71 @@ def cache_folder() -> Path:
     """The user's cache: $KEEPAD_CACHE if set, else the platform's folder for caches."""
     chosen = os.environ.get("KEEPAD_CACHE")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("keepad", appauthor=False))
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str = ".keepad.lock") -> Iterator[None]:
+    """Holds a folder for this process; a killed process holds nothing.
+
+    Args:
+        folder: An existing folder.
+        name: Lock file in it; gone afterwards.
+
+    Raises:
+        KeepADError: Another process holds the folder.
+    """
+    path = folder / name
+    try:
+        file = _open_locked(path)
+    except BlockingIOError:
+        raise KeepADError(
+            f"{folder} is in use by {_holder(path)}; wait until it ends, or choose another one."
+        ) from None
+    except OSError as error:
+        raise KeepADError(f"{path} cannot be locked: {error.strerror}; choose another folder.") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()  # while it is locked still, so that nobody locks a file that is about to go
+        file.close()
+
+
+def _open_locked(path: Path) -> IO[bytes]:
+    """The lock file, locked; BlockingIOError where another process has it."""
+    while True:
+        file = path.open("a+b")
+        try:
+            _lock(file)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    file.truncate(0)
+                    file.write(str(os.getpid()).encode())
+                    file.flush()
+                    return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # its owner removed it between opening and locking
+
+
+def _lock(file: IO[bytes]) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError(*error.args) from error
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _holder(path: Path) -> str:
+    try:
+        number = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        number = ""
+    return f"another keepad (process {number})" if number.isdecimal() else "another keepad"

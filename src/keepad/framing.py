@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -59,6 +60,12 @@ class Framing:
     def plain(self) -> bool:
         """Whether every image is squashed to the input, and nothing else is done."""
         return self == SQUASHED
+
+    def description(self) -> dict[str, Any]:
+        """All that decides what the inputs are, ready for JSON."""
+        tiles = None if self.tiles is None else asdict(self.tiles)
+        roi = None if self.roi is None else self.roi.digest
+        return {"fit": self.fit, "tiles": tiles, "views": self.views, "roi": roi}
 
 
 SQUASHED = Framing()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -121,6 +121,25 @@ def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
     return list(images.values())
 
 
+def image_files(folder: Path, refuse: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+    """The image files of a folder and all folders below, one by one: sorted in each folder, hidden ones left out.
+
+    Args:
+        folder: The folder.
+        refuse: Called for a folder that cannot be read; without it, such a folder is left out.
+    """
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if is_image_name(name):
+                yield Path(root, name)
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file called so is taken for an image where a folder is searched."""
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
+
+
 def find_pictures(paths: Sequence[str | Path] | str | Path) -> list[Path]:
     """The image files of `paths` as in `find_images`, without masks (files in `ground_truth` folders).
 
@@ -152,14 +171,7 @@ def _images_below(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise KeepADError(f"The folder '{error.filename}' cannot be read ({error.strerror}); check its permissions.")
 
-    files: list[Path] = []
-    for root, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files += [
-            Path(root, name)
-            for name in names
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
-        ]
+    files = list(image_files(folder, refuse))
     if not files:
         raise KeepADError(f"The folder '{folder}' holds no image; put {_READABLE} files in it or name another folder.")
     return sorted(files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,6 +59,17 @@ class Roi:
 
     include: Shape | None = None
     exclude: Shape | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what is marked; equal for equal regions, whatever their files are called."""
+        digest = hashlib.sha256()
+        for shape in (self.include, self.exclude):
+            parts = [] if shape is None else [part for part in (shape.marked, *shape.polygons) if part is not None]
+            digest.update(f"{len(parts)}\n".encode())
+            for part in parts:
+                digest.update(f"{part.shape} {part.dtype}\n".encode() + np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()
 
     def at(self, size: tuple[int, int], image: str = "the image") -> Array:
         """(H, W) bool of an image of `size`, True where it is looked at.

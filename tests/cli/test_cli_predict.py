@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from keepad.backbone import BACKBONES
 from keepad.checkpoint import bundled_checkpoints
 from keepad.cli import app, main
 from keepad.detector import Detector
+from keepad.files import locked
 from keepad.network import Network
 from keepad.output import drawing
 from keepad.output import folder as output_folder
@@ -182,6 +184,92 @@ def test_an_interrupt_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypat
     assert (out / "report.html").is_file()
     assert len(COCO(str(out / "regions.coco.json")).getImgIds()) == 3
     assert len(list((out / "masks").iterdir())) == 3
+
+
+def stopped_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, the pass with this number is interrupted."""
+    infer, calls = Network.infer, list[int]()
+
+    def interrupted(self: Network, *arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return infer(self, *arguments, **options)
+
+    monkeypatch.setattr(Network, "infer", interrupted)
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"[0-9.]+ m?s\b|(?<=seconds\": )[0-9.e-]+", "", text)
+
+
+def test_the_same_command_goes_on_after_an_interrupt(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "part0" / "2.png").write_bytes(b"broken")
+    options = ("--masks", "--coco", "--threshold", 0.5)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert run("predict", folder, "--out", whole, *options, monkeypatch=monkeypatch) == 1
+    with monkeypatch.context() as patch:
+        stopped_at(5, patch)
+        assert run("predict", folder, "--out", out, *options, monkeypatch=patch) == 130
+    done = (out / "predictions.jsonl").read_text()
+    with (out / "predictions.jsonl").open("a") as file:
+        file.write('{"path": "torn')  # as a kill leaves it
+    assert run("predict", folder, "--out", out, *options, monkeypatch=monkeypatch) == 1
+    assert (out / "predictions.jsonl").read_text().startswith(done)
+    assert sorted(path.relative_to(out) for path in out.rglob("*")) == sorted(
+        path.relative_to(whole) for path in whole.rglob("*")
+    )
+    for path in (path.relative_to(out) for path in out.rglob("*") if path.is_file()):
+        if path.suffix in (".jsonl", ".html"):
+            assert without_times((out / path).read_text()) == without_times((whole / path).read_text())
+        elif path.parent.name != "overlays":  # they show the time of the pass
+            assert (out / path).read_bytes() == (whole / path).read_bytes()
+
+
+@pytest.mark.parametrize("changed", ["option", "image", "none"])
+def test_any_other_run_begins_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
+    out, options = tmp_path / "out", ["--no-overlays"]
+    with monkeypatch.context() as patch:
+        stopped_at(5, patch)
+        assert run("predict", folder, "--out", out, *options, monkeypatch=patch) == 130
+    before = lines(out)
+    if changed == "option":
+        options += ["--point", "dense"]
+    elif changed == "image":
+        Image.new("RGB", (40, 30)).save(folder / "part0" / "0.png")
+    assert run("predict", folder, "--out", out, *options, monkeypatch=monkeypatch) == 0
+    assert len(lines(out)) == 10
+    assert (lines(out)[: len(before)] == before) == (changed == "none")
+    again = lines(out)
+    assert run("predict", folder, "--out", out, *options, monkeypatch=monkeypatch) == 0
+    assert lines(out) != again  # a finished run is not taken up: its times are new
+
+
+def test_a_damaged_state_is_a_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        stopped_at(5, patch)
+        assert run("predict", folder, "--out", out, monkeypatch=patch) == 130
+    (out / ".unfinished" / "report.jsonl").write_text("{")
+    assert run("predict", folder, "--out", out, monkeypatch=monkeypatch) == 2
+    assert "unfinished run that is damaged; remove" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_two_processes_do_not_share_a_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with locked(out):
+        assert run("predict", folder, "--out", out, monkeypatch=monkeypatch) == 2
+    printed = capsys.readouterr().err.replace("\n", " ")
+    assert f"is in use by another keepad (process {os.getpid()})" in printed
+    assert list(out.iterdir()) == []
+    assert run("predict", folder, "--out", out, monkeypatch=monkeypatch) == 0
 
 
 def test_masks_and_a_coco_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,11 @@ from keepad.cli import (
     export,
     models,
     predict,
+    score,
     serve,
     teach,
     train,
+    watch,
 )
 from keepad.console import stderr
 from keepad.errors import KeepADError
@@ -40,6 +42,8 @@ app = typer.Typer(
 )
 app.command("predict")(predict.predict)
 app.command("audit")(audit.audit)
+app.command("score")(score.score)
+app.command("watch")(watch.watch)
 app.command("teach")(teach.teach)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)

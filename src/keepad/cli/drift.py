@@ -28,7 +28,7 @@ def drift(
 
     from keepad.console import stderr, stdout
     from keepad.decisions import WATCHED, DriftState, DriftWatch
-    from keepad.decisions.stream import read_stream
+    from keepad.decisions.stream import quantities_of, read_stream
     from keepad.output.drift_plot import write_drift_plot
 
     rate = rate_of("--false-alarms", false_alarms)
@@ -42,13 +42,11 @@ def drift(
         stderr.print(f"{errors} lines with an error were left out", highlight=False)
     if not stream:
         raise KeepADError(f"{predictions} has no images beside the {len(before)} good ones; lower --good.")
-    names = sorted({name for image in before for name in image.extras})
-    good_values = {"score": [image.score for image in before]}
     # A quantity that some lines lack would be watched on the others only, so it is left out.
-    good_values |= {
-        name: [image.extras[name] for image in before if name in image.extras]
-        for name in names
-        if name not in WATCHED or all(name in image.extras for image in stream)
+    good_values = {
+        name: values
+        for name, values in quantities_of(before).items()
+        if name == "score" or name not in WATCHED or all(name in image.extras for image in stream)
     }
     watch = DriftWatch(good_values, false_alarms=rate)
     history: dict[str, list[DriftState]] = {name: [] for name in watch.watched}

@@ -29,6 +29,18 @@ BudgetOption = Annotated[
         "--budget-ms", help="Milliseconds per image: the most accurate point that keeps them here (95th percentile)."
     ),
 ]
+ProfilePointOption = Annotated[
+    str | None,
+    typer.Option("--point", "-p", help="dense, prune30, prune50 or prune70; the profile's own, or prune50."),
+]
+ProfileOption = Annotated[
+    Path | None,
+    typer.Option("--profile", help="What is known of the product, a file of keepad teach, calibrate or choose."),
+]
+ThresholdOption = Annotated[
+    float | None,
+    typer.Option("--threshold", "-t", help="Lowest score of an anomalous image, and lowest map value of a pixel."),
+]
 EngineOption = Annotated[
     str,
     typer.Option(

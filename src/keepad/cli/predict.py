@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,10 @@ from keepad.cli.options import (
     ModelOption,
     OverlapOption,
     PixelRouterOption,
+    ProfileOption,
+    ProfilePointOption,
     RoiOption,
+    ThresholdOption,
     TilesOption,
     ViewsOption,
     WeightsOption,
@@ -29,7 +32,9 @@ from keepad.cli.options import (
 from keepad.errors import KeepADError
 
 if TYPE_CHECKING:
+    from keepad.detector import Detector
     from keepad.output.folder import RunSummary
+    from keepad.presets import OperatingPoint
     from keepad.references.profile import Profile
 
 PathsArgument = Annotated[
@@ -43,21 +48,12 @@ def predict(
     out: OutOption,
     model: ModelOption = None,
     weights: WeightsOption = None,
-    point: Annotated[
-        str | None,
-        typer.Option("--point", "-p", help="dense, prune30, prune50 or prune70; the profile's own, or prune50."),
-    ] = None,
+    point: ProfilePointOption = None,
     keep: KeepOption = None,
     budget_ms: BudgetOption = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option("--profile", help="What is known of the product, a file of keepad teach, calibrate or choose."),
-    ] = None,
+    profile: ProfileOption = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images per forward pass.")] = 1,
-    threshold: Annotated[
-        float | None,
-        typer.Option("--threshold", "-t", help="Lowest score of an anomalous image, and lowest map value of a pixel."),
-    ] = None,
+    threshold: ThresholdOption = None,
     fdr: Annotated[
         str | None,
         typer.Option(
@@ -82,7 +78,7 @@ def predict(
     from keepad.console import say_on_stderr
     from keepad.decisions import fewest_discoveries
     from keepad.images import find_images
-    from keepad.loading import DEFAULT_POINT, load
+    from keepad.loading import load
     from keepad.output.folder import Outputs, run_folder
     from keepad.presets import with_pixel_router
     from keepad.references.profile import read_profile
@@ -94,8 +90,7 @@ def predict(
     taught = None if profile is None else read_profile(profile)
     name, chosen = one_point(point, keep), None
     if name or budget_ms is None:
-        default = DEFAULT_POINT if taught is None else taught.owner.point
-        chosen = with_pixel_router(name or default, pixel_router)
+        chosen = chosen_point(name, taught, pixel_router)
     detector = load(
         model,
         point=chosen,
@@ -127,6 +122,26 @@ def predict(
             "all of them; with more calibration images, or a higher rate, fewer."
         )
     print_summary(summary)
+
+
+def load_with_profile(
+    model: str | None, *, point: str | None, profile: Path | None, pixel_router: str | None, **options: Any
+) -> Detector:
+    """The detector of these options; the operating point is the profile's own where none is named."""
+    from keepad.loading import load
+    from keepad.references.profile import read_profile
+
+    taught = None if profile is None else read_profile(profile)
+    return load(model, point=chosen_point(point, taught, pixel_router), profile=taught, **options)
+
+
+def chosen_point(point: str | None, profile: Profile | None, pixel_router: str | None) -> OperatingPoint:
+    """The operating point of these options: the one that is named, the profile's own, or the default."""
+    from keepad.loading import DEFAULT_POINT
+    from keepad.presets import with_pixel_router
+
+    default = DEFAULT_POINT if profile is None else profile.owner.point
+    return with_pixel_router(point or default, pixel_router)
 
 
 def print_summary(summary: RunSummary) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from keepad.errors import KeepADError
 
@@ -56,6 +58,19 @@ def read_stream(path: Path) -> tuple[list[StreamImage], int]:
     return images, errors
 
 
+def quantities_of(images: Sequence[StreamImage]) -> dict[str, list[float]]:
+    """Values of images by quantity, scores among them, as `DriftWatch` takes them."""
+    names = sorted({name for image in images for name in image.extras})
+    others = {name: [image.extras[name] for image in images if name in image.extras] for name in names}
+    return {"score": [image.score for image in images], **others}
+
+
+def extras_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The values beside the score in a line of predictions.jsonl, as far as they are known."""
+    extras = {name: _number(line.get(key)) for key, name in _EXTRAS.items()}
+    return {name: value for name, value in extras.items() if value is not None}
+
+
 def _image_of(line: str, where: str) -> StreamImage | None:
     try:
         values = json.loads(line)
@@ -68,8 +83,7 @@ def _image_of(line: str, where: str) -> StreamImage | None:
     score = _number(values.get("pred_score"))
     if score is None:
         raise KeepADError(f"{where} has no finite pred_score; remove the line or predict the image again.")
-    extras = {name: _number(values.get(key)) for key, name in _EXTRAS.items()}
-    return StreamImage(str(values.get("path")), score, {k: v for k, v in extras.items() if v is not None})
+    return StreamImage(str(values.get("path")), score, extras_of(values))
 
 
 def _number(value: object) -> float | None:

@@ -81,7 +81,7 @@ def read_description(folder: Path) -> EngineInfo:
         info = EngineInfo(**fields)
     except OSError as error:
         raise KeepADError(f"{folder} is no exported network: {DESCRIPTION} cannot be read; export it again.") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise KeepADError(f"{folder / DESCRIPTION} is damaged; export it again.") from error
     for name, expected in info.files.items():
         if not (folder / name).is_file() or digest_of_file(folder / name) != expected:

@@ -53,8 +53,10 @@ def open_session(engine: str, path: Path, *, precision: str, threads: int | None
 
 
 def available_threads() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """CPUs that this process may use; fewer where OMP_NUM_THREADS says so, which torch obeys too."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cpus, int(asked)) if asked.isdecimal() and int(asked) > 0 else cpus
 
 
 class _OpenVino:

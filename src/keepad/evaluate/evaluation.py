@@ -36,7 +36,7 @@ from keepad.evaluate.selection import groups_of, seen_suites
 from keepad.evaluate.shots import ReferencePool
 from keepad.evaluate.state import ClassState, Row, key_of, open_folder
 from keepad.evaluate.variants import Variant, VariantLike, View, as_variants, passes_of
-from keepad.files import replace_text
+from keepad.files import locked, replace_text, writable_folder
 from keepad.framing import InputImage
 from keepad.images import read_image, spread, to_input
 from keepad.inference import NO_REFERENCES, Inference
@@ -108,27 +108,26 @@ def evaluate(
     samples = [sample for group in groups.values() for sample in group]
     listed = _with_reducers(listed, detector, samples)
     identity = fingerprint(detector, listed, [*samples, *pool.samples])
-    try:
-        run = _Run(detector, listed, groups, options.batch_size, pool)
-        open_folder(out / "state", identity, fresh=options.fresh)
-        with options.progress("evaluate", len(samples)) as advance:
-            outcomes = run.outcomes(out / "state", advance)
-        content = {
-            "settings": {
-                **_settings(detector, identity, options),
-                "data": _counts(dataset, outcomes),
-                "seconds_per_image": _seconds(outcomes),
-            },
-            **_numbers(outcomes, [variant.name for variant in listed], options.reference),
-            "errors": run.errors,
-        }
-        replace_text(out / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
-        replace_text(out / "results.md", to_markdown(content))
-    except OSError as error:
-        raise KeepADError(
-            f"writing to {out} failed: {error.strerror or error}; finished images are kept, and the same "
-            "command goes on."
-        ) from error
+    with locked(writable_folder(out)):
+        try:
+            run = _Run(detector, listed, groups, options.batch_size, pool)
+            open_folder(out / "state", identity, fresh=options.fresh)
+            with options.progress("evaluate", len(samples)) as advance:
+                outcomes = run.outcomes(out / "state", advance)
+            content = {
+                "settings": {
+                    **_settings(detector, identity, options),
+                    "data": _counts(dataset, outcomes),
+                    "seconds_per_image": _seconds(outcomes),
+                },
+                **_numbers(outcomes, [variant.name for variant in listed], options.reference),
+                "errors": run.errors,
+            }
+            replace_text(out / "results.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+            replace_text(out / "results.md", to_markdown(content))
+        except OSError as error:
+            kept = "finished images are kept, and the same command goes on."
+            raise KeepADError(f"writing to {out} failed: {error.strerror or error}; {kept}") from error
     images = [{"suite": outcome.suite, "class": outcome.cls, **row} for outcome in outcomes for row in outcome.rows]
     return Results(out, content, images, run.computed, tuple(listed))
 

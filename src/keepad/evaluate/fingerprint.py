@@ -6,7 +6,6 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from keepad.data import Sample
 from keepad.detector import Detector
 from keepad.evaluate.state import key_of
 from keepad.evaluate.variants import Variant
-from keepad.framing import Framing
 
 # Modules and packages of keepad that can change a number between pixels and a stored row; the tables are made anew.
 MEASURED_BY = (
@@ -37,17 +35,11 @@ def fingerprint(detector: Detector, variants: Sequence[Variant], samples: Iterab
     return {
         **detector.digests(),
         "image_size": list(detector.image_size),
-        **({} if detector.framing.plain else {"framing": described(detector.framing)}),
+        **({} if detector.framing.plain else {"framing": detector.framing.description()}),
         "points": [variant.description() for variant in variants],
         "data": data.hexdigest(),
         "code": code_digest(Path(__file__).parents[1]),
     }
-
-
-def described(framing: Framing) -> dict[str, Any]:
-    """How images become inputs, ready for JSON."""
-    tiles = None if framing.tiles is None else asdict(framing.tiles)
-    return {"fit": framing.fit, "tiles": tiles, "views": framing.views, "roi": framing.roi is not None}
 
 
 @cache

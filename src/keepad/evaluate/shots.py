@@ -90,6 +90,10 @@ class ReferencePool:
         """All images that a draw can take."""
         return [sample for pool in self._pools.values() for sample in pool]
 
+    def of(self, name: tuple[str, str]) -> list[Sample]:
+        """The images of one class that a draw can take."""
+        return self._pools[name]
+
     def without_references(self, groups: Groups) -> Groups:
         """The test samples that no draw can take."""
         taken = {sample.image for sample in self.samples}

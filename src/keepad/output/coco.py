@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from keepad.files import replacing
+from keepad.output.unfinished import Records
 from keepad.prediction import Prediction
 from keepad.regions import Region
 
@@ -23,6 +24,7 @@ class CocoWriter:
 
     Args:
         path: The JSON file; it appears when it is complete, or not at all.
+        kept: Folder that keeps the regions until the file is written, for `restore`; None for none.
 
     Raises:
         OSError: The file cannot be written, in any method.
@@ -36,8 +38,9 @@ class CocoWriter:
         ```
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kept: Path | None = None) -> None:
         self._path = path
+        self._records = Records(None if kept is None else kept / "coco.jsonl")
         self._images: list[dict[str, Any]] = []
         self._annotations = 0
         self._spool: IO[str] = tempfile.SpooledTemporaryFile(_SPOOL, "w+", encoding="utf-8")  # noqa: SIM115 - until close()
@@ -47,13 +50,24 @@ class CocoWriter:
         number = len(self._images) + 1
         height, width = prediction.image_size
         name = f"image {number}" if prediction.path is None else prediction.path.as_posix()
-        self._images.append({"id": number, "file_name": name, "width": width, "height": height})
-        for region in prediction.regions():
+        image = {"id": number, "file_name": name, "width": width, "height": height}
+        annotations = [annotation(region) for region in prediction.regions()]
+        self._add(image, annotations)
+        self._records.append({"image": image, "annotations": annotations})
+
+    def restore(self, count: int) -> bool:
+        """Take the first `count` images of a writer that was killed; False where they are not kept."""
+        records = self._records.restore(count)
+        for record in records or ():
+            self._add(record["image"], record["annotations"])
+        return records is not None
+
+    def _add(self, image: dict[str, Any], annotations: list[dict[str, Any]]) -> None:
+        self._images.append(image)
+        for each in annotations:
             separator = ",\n" if self._annotations else ""
             self._annotations += 1
-            self._spool.write(
-                separator + json.dumps({"id": self._annotations, "image_id": number, **annotation(region)})
-            )
+            self._spool.write(separator + json.dumps({"id": self._annotations, "image_id": image["id"], **each}))
 
     def close(self) -> None:
         """Write the file."""
@@ -67,6 +81,7 @@ class CocoWriter:
                 file.write(piece)
             file.write("]}\n")
         self._spool.close()
+        self._records.close()
 
 
 def annotation(region: Region) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from keepad.console import progress
 from keepad.decisions import Calibrated, fdr_verdicts
 from keepad.detector import Detector
 from keepad.errors import KeepADError
-from keepad.files import replacing, writable_folder
+from keepad.files import locked, replacing, writable_folder
 from keepad.output.coco import CocoWriter
 from keepad.output.drawing import draw_panels, make_panels, write_picture
 from keepad.output.report import ReportWriter
+from keepad.output.unfinished import Unfinished, identity_of
 from keepad.prediction import Prediction
 
 _KEYS = (
@@ -132,8 +133,9 @@ def run_folder(
 ) -> RunSummary:
     """Predict every image; write `predictions.jsonl` and what `outputs` names to `out`.
 
-    An image that cannot be used becomes a line with `error`. Ctrl-C and a full disk keep the results so far; report
-    and COCO file of an interrupted run hold what was done.
+    An image that cannot be used becomes a line with `error`. Ctrl-C, a kill and a full disk keep the results so far;
+    report and COCO file of an interrupted run hold what was done. The same call, with the same detector, files and
+    outputs, goes on from there; any other call, and one after a run that was finished, begins anew.
 
     Args:
         detector: The detector.
@@ -166,42 +168,56 @@ def run_folder(
         masks=out / "masks" if outputs.masks else None,
         coco=out / "regions.coco.json" if outputs.coco else None,
     )
-    files = _Files(detector, paths, out, summary, title, outputs.fdr)
-    try:
-        with (
-            summary.jsonl.open("w", encoding="utf-8") as lines,
-            progress("predict", len(paths)) as advance,
-            _BackgroundQueue() as queue,
-        ):
-
-            def write(row: dict[str, Any]) -> None:
-                # Polygons of many images would fill the memory.
-                summary.rows.append({key: value for key, value in row.items() if key != "regions"})
-                lines.write(json.dumps(row) + "\n")
-                lines.flush()
-                advance()
-
-            def on_error(source: object, error: KeepADError) -> None:
-                queue.finish()  # keeps lines and overlays in the order of the images
-                if files.report:
-                    files.report.add_error(Path(str(source)), str(error))
-                write({**dict.fromkeys(_KEYS), "path": str(source), "error": str(error)})
-
-            try:
-                for prediction in detector.predict(paths, batch_size=batch_size, on_error=on_error):
-                    if prediction.fit is not None:
-                        summary.fits[prediction.fit] += 1
-                    queue.submit(partial(files.add, prediction), write)
-            except KeyboardInterrupt:
-                summary.interrupted = True
-        if outputs.fdr is not None and calibrated is not None:
-            _decide_together(summary, files, calibrated, outputs.fdr)
-        files.close()
-    except OSError as error:
-        raise KeepADError(
-            f"writing to {out} failed after {summary.done} images: {error.strerror}; what was written so far is kept."
-        ) from error
+    with locked(out):
+        try:
+            identity = identity_of(detector, paths, {**asdict(outputs), "title": title})
+            unfinished = Unfinished(out, identity, summary.jsonl, paths)
+            files = _Files(detector, paths, summary, title, outputs.fdr, unfinished)
+            _score(detector, paths[len(summary.rows) :], batch_size, summary, files)
+            if outputs.fdr is not None and calibrated is not None:
+                _decide_together(summary, files, calibrated, outputs.fdr)
+            files.close()
+            if not summary.interrupted:
+                unfinished.remove()
+        except OSError as error:
+            raise KeepADError(
+                f"writing to {out} failed after {summary.done} images: {error.strerror}; what was written so far is "
+                "kept, and the same command goes on."
+            ) from error
     return summary
+
+
+def _score(detector: Detector, paths: Sequence[Path], batch_size: int, summary: RunSummary, files: _Files) -> None:
+    """Predict the images that are left, and write what belongs to each."""
+    before = len(summary.rows)
+    with (
+        summary.jsonl.open("a", encoding="utf-8") as lines,
+        progress("predict", before + len(paths)) as advance,
+        _BackgroundQueue() as queue,
+    ):
+        if before:
+            advance(before)
+
+        def write(row: dict[str, Any]) -> None:
+            # Polygons of many images would fill the memory.
+            summary.rows.append({key: value for key, value in row.items() if key != "regions"})
+            lines.write(json.dumps(row) + "\n")
+            lines.flush()
+            advance()
+
+        def on_error(source: object, error: KeepADError) -> None:
+            queue.finish()  # keeps lines and overlays in the order of the images
+            if files.report:
+                files.report.add_error(Path(str(source)), str(error))
+            write({**dict.fromkeys(_KEYS), "path": str(source), "error": str(error)})
+
+        try:
+            for prediction in detector.predict(paths, batch_size=batch_size, on_error=on_error):
+                if prediction.fit is not None:
+                    summary.fits[prediction.fit] += 1
+                queue.submit(partial(files.add, prediction), write)
+        except KeyboardInterrupt:
+            summary.interrupted = True
 
 
 def _decide_together(summary: RunSummary, files: _Files, calibrated: Calibrated, rate: float) -> None:
@@ -227,10 +243,10 @@ class _Files:
         self,
         detector: Detector,
         paths: Sequence[Path],
-        out: Path,
         summary: RunSummary,
         title: str,
         fdr: float | None,
+        unfinished: Unfinished,
     ) -> None:
         settings = {
             "model": detector.name,
@@ -247,11 +263,28 @@ class _Files:
             settings["promise"] = together or profile.calibrated.promise
             settings["calibration"] = f"{len(profile.calibrated.scores)} good images"
         self._undecided = fdr is not None
-        self.report = ReportWriter(summary.report, title=title, settings=settings) if summary.report else None
+        kept, out = unfinished.folder, summary.jsonl.parent
+        self.report = (
+            ReportWriter(summary.report, title=title, settings=settings, kept=kept) if summary.report else None
+        )
         self._overlays = writable_folder(out / "overlays") if summary.report else None
         self._masks = writable_folder(summary.masks) if summary.masks else None
-        self._coco = CocoWriter(summary.coco) if summary.coco else None
+        self._coco = CocoWriter(summary.coco, kept) if summary.coco else None
+        self._go_on(summary, unfinished.rows)
         self._names = _names(paths)
+
+    def _go_on(self, summary: RunSummary, rows: list[dict[str, Any]]) -> None:
+        """Take over what an earlier start has done, if everything that belongs to it is there."""
+        done = sum(row["error"] is None for row in rows)
+        restored = [writer.restore(done) for writer in (self.report, self._coco) if writer]
+        if not all(restored):
+            raise KeepADError(
+                f"{summary.jsonl.parent} holds an unfinished run that is damaged; remove its folder .unfinished."
+            )
+        summary.rows += rows
+        for row in rows:
+            if self.report and row["error"] is not None:
+                self.report.add_error(row["path"], row["error"])
 
     def add(self, prediction: Prediction) -> dict[str, Any]:
         """Write the files of a prediction; returns its line of `predictions.jsonl`."""

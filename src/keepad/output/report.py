@@ -7,12 +7,12 @@ import heapq
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from PIL import Image, ImageOps
 
@@ -20,7 +20,8 @@ from keepad.decisions import Verdict
 from keepad.errors import KeepADError
 from keepad.files import replacing
 from keepad.output.drawing import Panels, make_panels
-from keepad.output.report_page import RegionRows, Row, render
+from keepad.output.report_page import RegionRow, RegionRows, Row, render
+from keepad.output.unfinished import Records
 from keepad.prediction import Prediction
 
 _SPOOL = 16 * 2**20  # bytes of pictures kept in memory; more go to a temporary file
@@ -40,6 +41,7 @@ class ReportWriter:
         title: Heading of the report.
         settings: Model, operating point and so on, shown below the heading.
         max_pictures: Largest number of images with pictures.
+        kept: Folder that keeps rows and pictures until the report is written, for `restore`; None for none.
 
     Raises:
         KeepADError: The file cannot be written, here or in any method.
@@ -52,7 +54,15 @@ class ReportWriter:
         ```
     """
 
-    def __init__(self, path: str | Path, *, title: str, settings: Mapping[str, str], max_pictures: int = 300) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        title: str,
+        settings: Mapping[str, str],
+        max_pictures: int = 300,
+        kept: Path | None = None,
+    ) -> None:
         self._path = Path(path)
         self._title = title
         self._settings = dict(settings)
@@ -66,9 +76,14 @@ class ReportWriter:
             raise KeepADError(f"The report cannot be written to '{path}', which is a folder; add a file name.")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._records = Records(None if kept is None else kept / "report.jsonl")
+            self._spool: IO[bytes] = (
+                tempfile.SpooledTemporaryFile(max_size=_SPOOL)  # noqa: SIM115 - until close()
+                if kept is None
+                else (kept / "report.bin").open("a+b")
+            )
         except OSError as error:
             raise self._cannot_write(error) from error
-        self._spool: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL)  # noqa: SIM115 - it lives until close()
 
     def __enter__(self) -> ReportWriter:
         return self
@@ -81,15 +96,15 @@ class ReportWriter:
         else:
             self._closed = True
             self._spool.close()
+            self._records.close()
 
     def add(self, prediction: Prediction, panels: Panels | None = None) -> None:
         """Add a prediction; `panels` are its pictures if they were drawn already."""
         number = len(self._rows)
-        score = float(prediction.pred_score)
-        self._rows.append(
+        is_best = self._add(
             Row(
                 name=f"image {number + 1}" if prediction.path is None else str(prediction.path),
-                score=score,
+                score=float(prediction.pred_score),
                 label=prediction.pred_label,
                 verdict=prediction.verdict,
                 p_value=prediction.p_value,
@@ -101,22 +116,41 @@ class ReportWriter:
                 regions=None if prediction.pixel_threshold is None else RegionRows.of(prediction.regions()),
             )
         )
-        if len(self._best) < self._max_pictures:
-            heapq.heappush(self._best, (score, -number))
-        elif not self._best or (score, -number) < self._best[0]:
-            return
-        else:
-            _, dropped = heapq.heapreplace(self._best, (score, -number))
-            del self._spans[-dropped]
         try:
-            panels = panels or make_panels(prediction, long_side=_PICTURE_SIDE)
-            pair = prediction.nearest_reference()
-            parts = [] if pair is None else [_enlarged(pair.own), _enlarged(pair.reference)]
-            self._spans[number] = [self._store(picture) for picture in (*panels, *parts)]
-            if pair is not None:
-                self._rows[number] = replace(self._rows[number], reference=(pair.name, pair.distance))
+            if is_best:
+                panels = panels or make_panels(prediction, long_side=_PICTURE_SIDE)
+                pair = prediction.nearest_reference()
+                parts = [] if pair is None else [_enlarged(pair.own), _enlarged(pair.reference)]
+                self._spans[number] = [self._store(picture) for picture in (*panels, *parts)]
+                if pair is not None:
+                    self._rows[number] = replace(self._rows[number], reference=(pair.name, pair.distance))
+                self._spool.flush()
+            self._records.append({"row": asdict(self._rows[number]), "spans": self._spans.get(number)})
         except OSError as error:
             raise self._cannot_write(error) from error
+
+    def _add(self, row: Row) -> bool:
+        """Add a row; whether it is among those with pictures so far."""
+        number, score = len(self._rows), row.score
+        self._rows.append(row)
+        if len(self._best) < self._max_pictures:
+            heapq.heappush(self._best, (score, -number))
+            return True
+        if not self._best or (score, -number) < self._best[0]:
+            return False
+        _, dropped = heapq.heapreplace(self._best, (score, -number))
+        del self._spans[-dropped]
+        return True
+
+    def restore(self, count: int) -> bool:
+        """Take the first `count` predictions of a writer that was killed; False where they are not kept."""
+        records = self._records.restore(count)
+        if records is None:
+            return False
+        for number, record in enumerate(records):
+            if self._add(_row_of(record["row"])):
+                self._spans[number] = [(int(offset), int(length)) for offset, length in record["spans"]]
+        return True
 
     def add_error(self, path: str | Path, reason: str) -> None:
         """Add an image that could not be used, with the reason, to the list at the end."""
@@ -143,6 +177,7 @@ class ReportWriter:
             raise self._cannot_write(error) from error
         finally:
             self._spool.close()
+            self._records.close()
 
     def _cannot_write(self, error: OSError) -> KeepADError:
         reason = error.strerror or str(error)
@@ -164,6 +199,15 @@ class ReportWriter:
             self._spool.seek(offset)
             uris.append("data:image/jpeg;base64," + base64.b64encode(self._spool.read(length)).decode("ascii"))
         return uris
+
+
+def _row_of(values: dict[str, Any]) -> Row:
+    """The row of a record."""
+    regions, reference = values["regions"], values["reference"]
+    if regions is not None:
+        listed = tuple(RegionRow(**{**each, "box": tuple(each["box"])}) for each in regions["listed"])
+        regions = RegionRows(listed, regions["total"])
+    return Row(**{**values, "regions": regions, "reference": None if reference is None else tuple(reference)})
 
 
 def _enlarged(part: Image.Image) -> Image.Image:

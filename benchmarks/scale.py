@@ -1,0 +1,209 @@
+"""What `keepad score` costs: `python benchmarks/scale.py --out docs/scale.json --points dense,prune50,prune70`.
+
+JPEG files (the demo images in rotation, each with its own noise) are scored by one process, by two, and by two actors
+of Ray where it is installed, at each operating point. Loading is timed apart: a run of all images is compared with one
+of half of them. A worker is killed, then the main process, and rows are compared with those of `keepad predict`.
+The page beside the JSON file projects the time of one worker to a hundred million images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pyarrow import parquet
+
+from end_to_end import write_images
+from keepad.console import command_line
+from keepad.engines.sessions import available_threads
+from keepad.evaluate.markdown import table
+from keepad.files import replace_text
+
+MANY = 100_000_000
+
+
+def finish(words: Sequence[object]) -> float:
+    """Seconds that a command takes; it must end well."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "keepad", *map(str, words)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"keepad {' '.join(map(str, words))}: {done.stderr}")
+    return time.monotonic() - started
+
+
+def rows_of(folder: Path) -> dict[str, tuple[float, float]]:
+    """Score and keep of every image, by URI."""
+    rows = [row for part in sorted(folder.glob("part-*")) for row in parquet.read_table(part).to_pylist()]
+    found = {row["uri"]: (row["score"], row["keep"]) for row in rows}
+    if len(found) != len(rows):
+        raise RuntimeError(f"{folder} has {len(rows)} rows for {len(found)} images")
+    return found
+
+
+def timed(images: Path, half: Path, folder: Path, words: Sequence[object]) -> dict[str, float]:
+    """Seconds of a start, and per image after it."""
+    counts = [len(list(each.iterdir())) for each in (half, images)]
+    seconds = [
+        finish(["score", each, "--to", folder / f"{number}", *words]) for number, each in enumerate((half, images))
+    ]
+    each = (seconds[1] - seconds[0]) / (counts[1] - counts[0])
+    return {"start": seconds[0] - counts[0] * each, "per_image": each}
+
+
+def killed(images: Path, folder: Path, words: Sequence[object], expected: dict[str, tuple[float, float]]) -> Any:
+    """Whether rows are those of predict after a worker, and then the main process, were killed."""
+    command = [sys.executable, "-m", "keepad", "score", images, "--to", folder, *words]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _wait_for(folder, 1)
+    workers = _workers(process.pid)
+    for worker in workers[:1]:
+        os.kill(worker, signal.SIGKILL)
+    _wait_for(folder, 3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = len(list(folder.glob("part-*")))
+    time.sleep(5)  # workers notice that the main process is gone once their shard is done
+    finish(["score", images, "--to", folder, *words])
+    return {
+        "workers_killed": len(workers[:1]),
+        "shards_before": before,
+        "shards": len(list(folder.glob("part-*"))),
+        "equal_to_predict": rows_of(folder) == expected,
+    }
+
+
+def _workers(parent: int) -> list[int]:
+    """Processes below another one that hold a detector."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    children: dict[int, list[tuple[int, str]]] = {}
+    for line in listed.splitlines()[1:]:
+        own, above, typed = line.split(None, 2)
+        children.setdefault(int(above), []).append((int(own), typed))
+    found, waiting = list[int](), [parent]
+    while waiting:
+        for pid, args in children.get(waiting.pop(), ()):
+            waiting.append(pid)
+            if "spawn_main" in args or "ray::MapWorker" in args:
+                found.append(pid)
+    return found
+
+
+def _wait_for(folder: Path, shards: int) -> None:
+    until = time.monotonic() + 600
+    while len(list(folder.glob("part-*"))) < shards:
+        if time.monotonic() > until:
+            raise RuntimeError(f"{folder} has no {shards} shards after ten minutes")
+        time.sleep(0.2)
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All figures."""
+    images, half = folder / "images", folder / "half"
+    for each, count in ((images, args.count), (half, args.count // 2)):
+        each.mkdir()
+        write_images(each, count)
+    shared = ["--model", args.model] if args.model else []
+    places = {"one process": ["--workers", 1], "two processes": ["--workers", 2]}
+    if find_spec("ray") is not None:
+        places["two actors of Ray"] = ["--on", "ray", "--workers", 2]
+    content: dict[str, Any] = {
+        "command": command_line(["python", *sys.argv]),
+        "images": args.count,
+        "processor": f"{platform.machine()}, {available_threads()} threads",
+        "times": {},
+        "killed": {},
+    }
+    for point in args.points.split(","):
+        for place, words in places.items():
+            if place != "one process" and point != args.points.split(",")[-1]:
+                continue
+            own = [*shared, "--point", point, "--shard", args.shard, *words]
+            content["times"].setdefault(point, {})[place] = timed(images, half, folder / f"{point}-{place}", own)
+            print(point, place, content["times"][point][place], flush=True)
+    point = args.points.split(",")[-1]
+    finish(["predict", images, "--out", folder / "predicted", "--no-overlays", "--point", point, *shared])
+    lines = (folder / "predicted" / "predictions.jsonl").read_text().splitlines()
+    expected = {row["path"]: (row["pred_score"], row["keep_final"]) for row in map(json.loads, lines)}
+    for place, words in list(places.items())[1:]:
+        own = [*shared, "--point", point, "--shard", max(1, args.count // 12), *words]
+        content["killed"][place] = killed(images, folder / f"killed {place}", own, expected)
+        print(place, content["killed"][place], flush=True)
+    return content
+
+
+def to_markdown(content: dict[str, Any]) -> str:
+    """The page."""
+    rows, projected = [], []
+    for point, places in content["times"].items():
+        for place, times in places.items():
+            each, start = times["per_image"], times["start"]
+            rows.append([point, place, f"{1e3 * each:.0f}", f"{1 / each:.2f}", f"{start:.0f}"])
+        alone = places["one process"]["per_image"]
+        days = MANY * alone / 86400
+        projected.append([point, f"{MANY * alone / 3600:,.0f}", f"{days / 100:.1f}", f"{days / 1000:.2f}"])
+    parts = [
+        "# What a hundred million images cost\n",
+        f"Made by `{content['command']}`; do not edit. {content['images']} JPEG files of 900 x 900 pixels, "
+        f"{content['processor']}.\n",
+        table(["point", "by", "ms per image", "images per second", "start, s"], rows, words=2),
+        "\nTimes include reading, decoding and writing of shards. The two processes share the processor that one has "
+        "alone.\n",
+        f"## Projected to {MANY:,} images\n",
+        "The time of one process on this processor, times the number of images; start and stragglers are not in it, "
+        "since a worker scores a hundred thousand images or more. Multiply machine hours by what one costs.\n",
+        table(["point", "machine hours", "days on 100 such machines", "days on 1,000"], projected, words=1),
+        "\n## Killed\n",
+        "One worker is killed once the first shard is there, the main process once there are three, and the same "
+        "command is typed again. Rows are compared with those of `keepad predict`.\n",
+        table(
+            ["by", "workers killed", "shards when the main process was killed", "shards at the end", "rows"],
+            [
+                [
+                    place,
+                    str(each["workers_killed"]),
+                    str(each["shards_before"]),
+                    str(each["shards"]),
+                    "equal to predict" if each["equal_to_predict"] else "different",
+                ]
+                for place, each in content["killed"].items()
+            ],
+            words=1,
+        ),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", help="checkpoint or exported folder")
+    parser.add_argument("--points", default="dense,prune50,prune70")
+    parser.add_argument("--count", type=int, default=120)
+    parser.add_argument("--shard", type=int, default=20)
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="keepad-scale-"))
+    try:
+        content = measure(args, folder)
+    finally:
+        shutil.rmtree(folder)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(args.out, json.dumps(content, indent=1) + "\n")
+    replace_text(args.out.with_suffix(".md"), to_markdown(content))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""KeepAD as a part of other packages."""
