@@ -18,6 +18,7 @@ from keepad.decisions import calibrate as calibrated_from
 from keepad.decisions.fields import Fields
 from keepad.detector import Detector, ImageSource, InputImage
 from keepad.errors import KeepADError
+from keepad.files import replace_text
 from keepad.images import read_image
 from keepad.references.profile import Profile
 from keepad.references.teaching import digest_of_file, now, owner_of
@@ -72,10 +73,8 @@ class ScoreLog:
         self._identity = _identity(detector)
         self.known = self._read()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("w", encoding="utf-8") as file:
-                file.write(json.dumps(self._identity) + "\n")
-                file.writelines(_line(digest, scored) for digest, scored in self.known.items())
+            kept = "".join(_line(digest, scored) for digest, scored in self.known.items())
+            replace_text(path, json.dumps(self._identity) + "\n" + kept)
         except OSError as error:
             raise self._failed(error) from error
 
