@@ -259,7 +259,7 @@ def page(products: Sequence[Product], splits: int, sets: int, command: str) -> s
         "## False discoveries",
         f"Folders of judged good images with {100 * PREVALENCE:g} % defective ones among them, at a promised rate of "
         f"{100 * FDR:g} %, over {max(1, splits // 4):,} splits. Found: share of the defective ones. So few calibration "
-        "images can hardly call any: among m images, d must score above all n of them, with d at least m / (0.05 (n + 1)).",
+        "images can hardly call any: among m images, at least m / (0.05 (n + 1)) must score above all n of them.",
         table(
             ["product", "calibrate", "false discoveries", "kept", "found"],
             discovery_rows(products, max(1, splits // 4)),
