@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from keepad.detector import Detector
 from keepad.serve.answers import PICTURES
+from keepad.serve.errors import RefusedError
 from keepad.serve.service import Service
 from keepad.serve.settings import Limits
 from serving import OWN, blocked, form, open_client, picture, pixels, scores, wait_for
@@ -263,6 +264,23 @@ def test_a_full_queue_answers_429_and_recovers(make_service: Callable[..., Servi
         wait_for(lambda: service.admission.images == 0)
         assert service.admission.bytes == 0
         assert client.post("/predict", content=picture(2)).status_code == 200
+
+
+def test_what_could_not_be_answered_in_time_is_not_let_in(make_service: Callable[..., Service]) -> None:
+    service = make_service(Limits(queue=100, seconds=10))
+    service.admission._seconds_per_image = lambda: 1.0
+    with service.admission.ticket(10) as alone:
+        alone.hold(20)  # late, but nobody is in front of it
+        with pytest.raises(RefusedError) as refused, service.admission.ticket(10):
+            pass
+    assert (refused.value.status, refused.value.retry_after) == (429, 10)
+    with service.admission.ticket(10) as first, service.admission.ticket(10) as second:
+        first.hold(6)
+        second.hold(4)
+        with pytest.raises(RefusedError):
+            second.hold(5)
+        assert service.admission.images == 10
+    assert service.admission.images == 0
 
 
 def test_a_request_that_takes_too_long_is_given_up(make_service: Callable[..., Service]) -> None:
