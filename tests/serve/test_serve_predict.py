@@ -76,7 +76,7 @@ def test_threshold_regions_and_area_are_per_request(client: TestClient) -> None:
     assert nothing["regions"] == []
     assert "regions" not in result("threshold=0&regions=false")
     assert result("threshold=0&min_area=4201")["regions_total"] == 0
-    assert result("")["image_threshold"] == 0.5  # a request's threshold is its own
+    assert result("")["threshold"] == 0.5  # a request's threshold is its own
 
 
 def test_pictures_in_the_answer_and_as_the_answer(client: TestClient, detector: Detector) -> None:
