@@ -1,9 +1,9 @@
 """Requests that nobody would write, from the service's own OpenAPI: `python benchmarks/serve_fuzz.py --model DIR`.
 
 Starts `keepad serve` with a token and lets schemathesis (`pip install schemathesis`) make requests of every kind for
-every route: valid, with missing and wrong parameters, with methods and headers that do not belong there. Fails where the
-service answers with a status of 500, with a status, a content type or a shape that its OpenAPI does not name, where it
-answers without the token, or where it is not alive and well afterwards.
+every route: valid, with missing and wrong parameters, with methods and headers that do not belong there. Fails where
+the service answers with a status of 500, with a status, a content type or a shape that its OpenAPI does not name, where
+it answers without the token, or where it is not alive and well afterwards.
 """
 
 from __future__ import annotations

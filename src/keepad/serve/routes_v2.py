@@ -35,7 +35,7 @@ _DATATYPES = {  # of the outputs, in the order in which they are given
 
 def routes(service: Service) -> APIRouter:
     """The routes below /v2."""
-    responses = {status: ERRORS[status] for status in (400, 401, 403, 421)}
+    responses: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (400, 401, 403, 421)}
     router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], responses=responses)
 
     @router.get("", response_model=ServerMetadata)
