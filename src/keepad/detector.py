@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from PIL import Image
@@ -14,13 +14,16 @@ from PIL import Image
 from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress, say_on_stderr
 from keepad.errors import ImageError, KeepADError
-from keepad.images import find_images, read_image, to_input
-from keepad.inference import NO_REFERENCES, Inference, References
+from keepad.framing import SQUASHED, Framing, Shape, framed
+from keepad.framing import InputImage as InputImage
+from keepad.images import find_images, read_image
+from keepad.inference import NO_REFERENCES, AnyNetwork, Inference, References
 from keepad.prediction import Certificate, Prediction
 from keepad.prefetch import prefetch
-from keepad.presets import Calibration, OperatingPoint, Placement, operating_point
+from keepad.presets import Calibration, OperatingPoint, operating_point
 from keepad.references.profile import Profile, read_profile
-from keepad.steps import Stages
+from keepad.steps import WHOLE, Scope, Stages
+from keepad.tiling import Photographs, TiledInference
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,59 +31,6 @@ if TYPE_CHECKING:
 ImageSource = Union[str, Path, Image.Image, Array, "Tensor", "InputImage"]
 
 _PREFETCHED = 3  # batches that are read and resized while the network runs
-
-
-class Network(Protocol):
-    """What a detector needs of a network: `keepad.network.Network` or `keepad.engines.network.EngineNetwork`."""
-
-    name: str
-    image_size: tuple[int, int]
-    placement: Placement
-    calibration: Calibration
-    provenance: dict[str, Any]
-    packages: tuple[str, ...]
-
-    @property
-    def backbone_name(self) -> str: ...
-
-    @property
-    def grid(self) -> tuple[int, int]: ...
-
-    @property
-    def runs_on(self) -> str: ...
-
-    @property
-    def precision(self) -> str: ...
-
-    def infer(
-        self,
-        pixels: Array,
-        points: Sequence[OperatingPoint],
-        stages: Stages | None = None,
-        references: References = NO_REFERENCES,
-        record: bool = False,
-    ) -> dict[str, list[Inference]]: ...
-
-    def digests(self) -> dict[str, str]: ...
-
-
-@dataclass(frozen=True)
-class InputImage:
-    """An image at input size, ready for the network; `Detector.prepare` makes one.
-
-    Attributes:
-        pixels: (H, W, 3) uint8.
-        size: Height and width of the original image.
-        path: Its file, if it has one.
-        name: What it is called where it has none.
-        digest: SHA-256 of the content of its file, or "" if unknown.
-    """
-
-    pixels: Array
-    size: tuple[int, int]
-    path: Path | None = None
-    name: str = ""
-    digest: str = ""
 
 
 class Detector:
@@ -91,6 +41,7 @@ class Detector:
         point: Operating point used where a call names none.
         profile: References and calibration of one product; the detector then only runs at the profile's own operating
             point.
+        framing: How photographs become inputs; squashed to the network's input size if nothing is said.
 
     Example:
         >>> detector = keepad.load()
@@ -100,11 +51,18 @@ class Detector:
     """
 
     def __init__(
-        self, network: Network, point: str | OperatingPoint = "prune50", profile: Profile | None = None
+        self,
+        network: AnyNetwork,
+        point: str | OperatingPoint = "prune50",
+        profile: Profile | None = None,
+        framing: Framing = SQUASHED,
     ) -> None:
         self.network = network
         self._point = operating_point(point)
         self.profile = profile
+        self.framing = framing
+        if profile is not None and framing.views > 1:
+            raise KeepADError(f"references show the product one way up, so {framing.views} views cannot be averaged.")
 
     @property
     def point(self) -> OperatingPoint:
@@ -194,7 +152,7 @@ class Detector:
         """
         if getattr(image, "ndim", None) == 4:
             raise KeepADError("one image is expected, but a batch was given; use predict() for several.")
-        return self._predict_batch([self._read(image)], self._chosen(point))[0]
+        return self._predict_batch([self.read(image)], self._chosen(point))[0]
 
     def prepare(self, image: ImageSource) -> InputImage:
         """The image read and resized; `predict` takes it as any other source and does neither again.
@@ -207,7 +165,7 @@ class Detector:
             scores = [prediction.pred_score for prediction in detector.predict(inputs, batch_size=8)]
             ```
         """
-        return self._read(image)
+        return self.read(image)
 
     def predict(
         self,
@@ -276,10 +234,9 @@ class Detector:
             references: Banks by name of operating point; that of the profile if None.
             record: Also give the tokens that each image would leave behind as a reference.
         """
-        if references is None:
-            bank = None if self.profile is None else self.profile.bank
-            references = NO_REFERENCES if bank is None else {point.name: bank for point in points}
-        return self.network.infer(pixels, points, stages, references, record)
+        return self.network.infer(
+            pixels, points, stages, self._references(points) if references is None else references, record
+        )
 
     def teach(
         self,
@@ -311,7 +268,7 @@ class Detector:
         """
         from keepad.references.teaching import BANK_SIZE, teach
 
-        zero_shot = Detector(self.network, self._point if point is None else point)
+        zero_shot = Detector(self.network, self._point if point is None else point, framing=self.framing)
         size = BANK_SIZE if size is None else size
         sources = _sources(good)
         return teach(zero_shot, sources, rotate=rotate, size=size, say=say, on_error=on_error, progress=progress)
@@ -368,7 +325,7 @@ class Detector:
 
         profile = profile if isinstance(profile, Profile) else read_profile(profile)
         profile.check(owner_of(self, self._point))
-        return Detector(self.network, self._point, profile)
+        return Detector(self.network, self._point, profile, self.framing)
 
     def _chosen(self, point: str | OperatingPoint | None) -> OperatingPoint:
         chosen = self._point if point is None else operating_point(point)
@@ -380,13 +337,18 @@ class Detector:
 
     def _try_to_read(self, source: ImageSource) -> tuple[ImageSource, InputImage | KeepADError]:
         try:
-            return source, self._read(source)
+            return source, self.read(source)
         except KeepADError as error:
             return source, error
 
-    def _read(self, source: ImageSource) -> InputImage:
+    def read(self, source: ImageSource) -> InputImage:
+        """The image as `infer_images` takes it.
+
+        Raises:
+            KeepADError: It cannot be used.
+        """
         if isinstance(source, InputImage):
-            if source.pixels.shape != (*self.image_size, 3):
+            if self.framing.plain and source.pixels.shape != (*self.image_size, 3):
                 raise ImageError(
                     f"an image of {source.pixels.shape} was prepared for another detector; this one takes "
                     f"{(*self.image_size, 3)}."
@@ -394,11 +356,50 @@ class Detector:
             return source
         image = read_image(source)
         path = Path(source) if isinstance(source, str | Path) else None
-        return InputImage(to_input(image, self.image_size), (image.height, image.width), path)
+        return framed(image, self.framing, self._shape, path)
+
+    @property
+    def _shape(self) -> Shape:
+        return Shape(self.image_size, self.network.patch, self.network.fixed_size)
+
+    def infer_images(
+        self,
+        images: Sequence[InputImage],
+        points: Sequence[OperatingPoint],
+        stages: Stages | None = None,
+        references: References | None = None,
+    ) -> dict[str, list[Inference]]:
+        """Raw results of images as `read` gives them, without padding; images of one size share a batch.
+
+        Args:
+            images: The images.
+            points: Operating points.
+            stages: Timer.
+            references: Banks by name of operating point; that of the profile if None.
+        """
+        known = self._references(points) if references is None else references
+        photographs = Photographs(self._infer_scope, self.framing, self._shape, self.calibration)
+        return photographs.infer(images, points, stages or Stages(), known)
+
+    def _infer_scope(
+        self,
+        pixels: Array,
+        points: Sequence[OperatingPoint],
+        stages: Stages,
+        references: References,
+        scope: Scope,
+    ) -> dict[str, list[Inference]]:
+        if scope is WHOLE:
+            return self.infer(pixels, points, stages, references)
+        return self.network.infer(pixels, points, stages, references, scope=scope)
+
+    def _references(self, points: Sequence[OperatingPoint]) -> References:
+        bank = None if self.profile is None else self.profile.bank
+        return NO_REFERENCES if bank is None else {point.name: bank for point in points}
 
     def _predict_batch(self, images: Sequence[InputImage], point: OperatingPoint) -> list[Prediction]:
         stages = Stages()
-        results = self.infer(np.stack([image.pixels for image in images]), [point], stages)[point.name]
+        results = self.infer_images(images, [point], stages)[point.name]
         timings = {stage: seconds / len(images) for stage, seconds in stages.seconds.items()}
         return [self._prediction(*pair, point, timings) for pair in zip(images, results, strict=True)]
 
@@ -411,16 +412,17 @@ class Detector:
             )
         thresholds = self.thresholds
         calibrated = None if self.profile is None else self.profile.calibrated
+        tiled = result if isinstance(result, TiledInference) else None
         return Prediction(
             pred_score=result.score,
             anomaly_map=result.anomaly_map,
-            grid=self.grid,
+            grid=result.patch_map.shape,
             survivors_shallow=result.survivors_shallow,
             survivors=result.survivors,
             evidence=result.evidence,
             certificate=None if result.pixel_routing is None else Certificate.of(result.pixel_routing),
             point=point.name,
-            image=image.pixels,
+            image=image.pixels[: image.held[0], : image.held[1]],
             image_size=image.size,
             path=image.path,
             image_threshold=thresholds[0],
@@ -430,6 +432,11 @@ class Detector:
             profile=self.profile,
             p_value=None if calibrated is None else calibrated.p_value(result.score),
             verdict=None if calibrated is None else calibrated.verdict(result.score),
+            inside=result.inside,
+            roi=image.roi,
+            fit=image.fit,
+            tiles=tiled.report if tiled else None,
+            extent=tiled.extent if tiled else (1.0, 1.0),
         )
 
 

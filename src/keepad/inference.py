@@ -7,20 +7,21 @@ that no engine can disagree with torch about which tokens stay.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from keepad.arrays import Array
+from keepad.choices import Early, deep_choices, fused_scores, on_grid
 from keepad.errors import KeepADError
-from keepad.presets import REFERENCE_BUDGET, DeepBudget, OperatingPoint, PixelBudget, resolved
+from keepad.presets import Calibration, OperatingPoint, PixelBudget, Placement, resolved
 from keepad.recovery import RouterScores, Upsampler, recover
-from keepad.references.bank import Bank, ImageTokens, Match, blend, fuse, nearest, top_distance, unit
-from keepad.routing import PixelRouting, keep_deep, keep_shallow, route_pixels, standardise
+from keepad.references.bank import Bank, ImageTokens, Match, blend, nearest, top_distance, unit
+from keepad.routing import Grid, PixelRouting, keep_shallow, route_pixels, share_shallow, standardise
 from keepad.scoring import image_score
-from keepad.steps import HeadOutput, LiveTokens, Stages, Steps
+from keepad.steps import WHOLE, HeadOutput, Scope, Stages, Steps
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Inference:
         tokens: What the image would leave behind as a reference, where that was asked for.
         alone: Survivors whose token was averaged with no other; None where no reducer merges tokens.
         work: Tokens in each block of a pass with a reducer (see `ReducedImage`); None for other passes.
+        inside: (N,) bool, the cells that count, or None where all do.
     """
 
     score: float
@@ -52,6 +54,12 @@ class Inference:
     tokens: ImageTokens | None = None
     alone: Array | None = None
     work: tuple[tuple[int, int, int, int], ...] | None = None
+    inside: Array | None = None
+
+    @property
+    def counted(self) -> int:
+        """Number of cells that count."""
+        return self.patch_map.size if self.inside is None else int(self.inside.sum())
 
 
 Routings: TypeAlias = dict[PixelBudget | None, list[PixelRouting] | None]
@@ -59,12 +67,28 @@ References: TypeAlias = Mapping[str, Bank]  # by name of operating point; points
 NO_REFERENCES: References = MappingProxyType({})
 
 
-def route_all(pixels: Array, patch: tuple[int, int], points: Sequence[OperatingPoint]) -> Routings:
-    """Decisions of the pixel router for each image of a batch, by pixel budget; None for points without one."""
-    return {
-        budget: None if budget is None else [route_pixels(image, patch, budget) for image in pixels]
-        for budget in dict.fromkeys(point.pixels for point in points)
-    }
+def route_all(
+    pixels: Array, patch: tuple[int, int], points: Sequence[OperatingPoint], scope: Scope = WHOLE
+) -> Routings:
+    """Decisions of the pixel router for each image of a batch, by pixel budget; None where every patch stays."""
+    inside = scope.inside or [None] * len(pixels)
+    rows, columns = _grid_of(pixels, patch)
+    routings: Routings = {}
+    for budget in dict.fromkeys(point.pixels for point in points):
+        if budget is not None:
+            both = zip(pixels, inside, strict=True)
+            routings[budget] = [route_pixels(image, patch, budget, own) for image, own in both]
+        elif all(own is None for own in inside):
+            routings[budget] = None
+        else:
+            every = np.ones(rows * columns, dtype=bool)
+            routings[budget] = [PixelRouting.of_all(every if own is None else own) for own in inside]
+    return routings
+
+
+def _grid_of(pixels: Array, patch: tuple[int, int]) -> Grid:
+    """Rows and columns of the grid of (B, H, W, 3) pixels."""
+    return pixels.shape[1] // patch[0], pixels.shape[2] // patch[1]
 
 
 def infer(
@@ -75,6 +99,7 @@ def infer(
     routings: Routings | None = None,
     references: References = NO_REFERENCES,
     record: bool = False,
+    scope: Scope = WHOLE,
 ) -> dict[str, list[Inference]]:
     """The result of every image of a batch, (B, H, W, 3) uint8, at every operating point, by its name.
 
@@ -82,30 +107,35 @@ def infer(
 
     Args:
         steps: The network.
-        pixels: The images at input size.
+        pixels: The images, in whole patches.
         points: Operating points.
         stages: Timer.
         routings: Decisions of the pixel router, where they were made already.
         references: Normal tokens of the product.
         record: Also give the tokens that each image would leave behind as a reference.
+        scope: Which cells count, and whether the images share their budgets.
     """
     results: dict[str, list[Inference]] = {}
     for point in points:
         if point.reducer is not None:
             if record or point.name in references:
                 raise KeepADError(f"{point.name} runs zero-shot only; take references with another point.")
+            if scope is not WHOLE:
+                raise KeepADError(f"{point.name} takes whole images only; leave --tiles, --roi and --fit pad out.")
             results[point.name] = _reduce(steps, pixels, resolved(point, steps.calibration), stages)
     routed_points = [point for point in points if point.reducer is None]
     if routings is None:
-        routings = route_all(pixels, steps.patch, routed_points)
+        routings = route_all(pixels, steps.patch, routed_points, scope)
         stages.mark("routing")
     for budget, routing in routings.items():
         group = [point for point in routed_points if point.pixels == budget]
         tokens = steps.early_step(pixels, routing, stages)
         stages.mark("early")
         scores = steps.shallow_step(tokens) if any(point.shallow for point in group) else None
-        entry = steps.entry_step(tokens) if record or any(point.name in references for point in group) else None
-        early = Early(tokens, scores, entry, routing)
+        matched = record or any(point.name in references for point in group)
+        shared = scope.corners is not None and any(point.shallow or point.deep for point in group)
+        entry = steps.entry_step(tokens) if matched or shared else None
+        early = Early(tokens, scores, entry, routing, _grid_of(pixels, steps.patch), scope, matched)
         stages.mark("routing")
         unrouted: dict[bool, _Routed] = {}  # by early exit: what does not depend on the references runs once
         for point in group:
@@ -116,23 +146,6 @@ def infer(
                 unrouted[point.early_exit] = routed
             results[point.name] = _read(steps, early, routed, point, bank, record, stages)
     return {point.name: results[point.name] for point in points}
-
-
-@dataclass(frozen=True)
-class Early:
-    """A batch where it enters the shallow router, shared by operating points.
-
-    Attributes:
-        tokens: Live tokens.
-        scores: (m,) scores of the shallow router per image, or None where no point needs them.
-        entry: (N, C) tokens of all cells per image, or None where nothing needs them.
-        routings: Decisions of the pixel router, or None where it did not run.
-    """
-
-    tokens: LiveTokens
-    scores: list[Array] | None
-    entry: list[Array] | None
-    routings: Sequence[PixelRouting] | None
 
 
 @dataclass(frozen=True)
@@ -164,17 +177,21 @@ class _Routed:
 
 def _route(steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None, stages: Stages) -> _Routed:
     """Run a batch at one point, from the tokens that enter the shallow router to the last block."""
-    tokens, scores = early.tokens, early.scores
-    grid, images = steps.grid, len(tokens.indices())
-    live = [np.arange(grid[0] * grid[1])] * images
+    tokens, grid, live = early.tokens, early.grid, early.cells()
     traces = [RouterScores[Array](None, cells, None) for cells in live]
-    evidence: Sequence[float | None] = [None] * images
-    if point.shallow is not None and scores is not None:
-        if bank is not None and early.entry is not None:
-            scores = [fuse(own, nearest(unit(x), bank.shallow)[0]) for own, x in zip(scores, early.entry, strict=True)]
-        live = [keep_shallow(own, cells, grid, point.shallow) for own, cells in zip(scores, live, strict=True)]
-        tokens = tokens.gather(live)  # on a whole grid, positions are grid indices
-        traces = [RouterScores(standardise(own), cells, None) for own, cells in zip(scores, live, strict=True)]
+    evidence: Sequence[float | None] = [None] * len(live)
+    if point.shallow is not None and early.scores is not None:
+        scores = fused_scores(early, live, bank)
+        budget = point.shallow
+        if early.scope.corners is not None:
+            count = sum(len(index) for index in tokens.indices())
+            keep = share_shallow(scores, live, grid, budget, early.scope.corners, count)
+        else:
+            keep = [keep_shallow(own, cells, grid, budget, len(cells)) for own, cells in zip(scores, live, strict=True)]
+        tokens, every = tokens.gather(keep), live
+        live = [cells[own] for cells, own in zip(live, keep, strict=True)]
+        rows = zip(scores, every, live, strict=True)
+        traces = [RouterScores(on_grid(standardise(own), all_of, left, grid), left, None) for own, all_of, left in rows]
     entering = tokens.indices()
     stages.mark("routing")
     tokens = steps.middle_step(tokens)
@@ -182,7 +199,7 @@ def _route(steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None,
     entry = [] if early.entry is None else [unit(own) for own in steps.entry_step(tokens)]
     kept, far = [np.arange(len(cells)) for cells in live], None
     if point.deep is not None:
-        choices = _choices(steps, tokens, live, point.deep, bank, entry)
+        choices = deep_choices(steps.risk_step(tokens), live, point.deep, bank, entry, early)
         kept = [choice.keep for choice in choices]
         far = None if bank is None else [choice.distance[choice.keep] for choice in choices]
         tokens = tokens.gather(kept)
@@ -192,8 +209,8 @@ def _route(steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None,
     survivors = tokens.indices()
     stages.mark("routing")
     last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
-    output = steps.late_step(tokens, last, stages, features=early.entry is not None)
-    if early.entry is not None:  # an engine's outputs are valid until its next pass only
+    output = steps.late_step(tokens, last, stages, features=early.matched)
+    if early.matched:  # an engine's outputs are valid until its next pass only
         output = HeadOutput(*([own.copy() for own in part] for part in (output.responses, output.cls, output.features)))
     stages.mark("late")
     return _Routed(live, kept, traces, evidence, entering, survivors, entry, far, output)
@@ -204,7 +221,8 @@ def _read(
 ) -> list[Inference]:
     """Results of a batch at one point, from the responses of its survivors."""
     point = resolved(point, steps.calibration)
-    cells, images, output = steps.grid[0] * steps.grid[1], len(routed.live), _active(steps, routed.output, point)
+    images, output = len(routed.live), _active(steps, routed.output, point)
+    counted = [len(cells) for cells in early.cells()]
     matches: Sequence[Match | None] = [None] * images
     if bank is not None:
         far = routed.far or [nearest(own, bank.deep)[0] for own in routed.entry]
@@ -214,15 +232,17 @@ def _read(
         for own, match in zip(output.responses, matches, strict=True)
     ]
     stages.mark("scoring")
-    maps = [_recover(steps, *each, point) for each in zip(readings, routed.live, routed.traces, strict=True)]
+    maps = [
+        _recover(steps, early.grid, *each, point) for each in zip(readings, routed.live, routed.traces, strict=True)
+    ]
     stages.mark("recovery")
     zero_shot = [
-        _score(steps, own, own_cls, patch_map, point)
-        for own, own_cls, (patch_map, _) in zip(output.responses, output.cls, maps, strict=True)
+        _score(steps, own, own_cls, patch_map.reshape(-1)[cells], point)
+        for own, own_cls, (patch_map, _), cells in zip(output.responses, output.cls, maps, early.cells(), strict=True)
     ]
     scores = [
         own if match is None else float(blend(top_distance(match.distance, cells), own))
-        for own, match in zip(zero_shot, matches, strict=True)
+        for own, match, cells in zip(zero_shot, matches, counted, strict=True)
     ]
     recorded: Sequence[ImageTokens | None] = [None] * images
     if record and early.entry is not None:
@@ -231,10 +251,10 @@ def _read(
         recorded = [ImageTokens(unit(first), *rest) for first, *rest in parts]
     stages.mark("scoring")
     decisions: Sequence[PixelRouting | None] = early.routings or [None] * images
-    rows = zip(
-        scores, maps, routed.entering, routed.survivors, routed.evidence, decisions, matches, recorded, strict=True
-    )
-    return [Inference(score, *both, *rest) for score, both, *rest in rows]
+    inside = early.scope.inside or [None] * images
+    columns = (routed.entering, routed.survivors, routed.evidence, decisions, matches, recorded)
+    rows = zip(inside, scores, maps, *columns, strict=True)
+    return [replace(Inference(score, *both, *rest), inside=own) for own, score, both, *rest in rows]
 
 
 def _active(steps: Steps, output: HeadOutput, point: OperatingPoint) -> HeadOutput:
@@ -247,11 +267,12 @@ def _active(steps: Steps, output: HeadOutput, point: OperatingPoint) -> HeadOutp
 
 def _reduce(steps: Steps, pixels: Array, point: OperatingPoint, stages: Stages) -> list[Inference]:
     """Results of a batch at a point with a reducer."""
-    results, whole = [], np.arange(steps.grid[0] * steps.grid[1])
+    grid = _grid_of(pixels, steps.patch)
+    results, whole = [], np.arange(grid[0] * grid[1])
     last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
     for own in steps.reduce_step(pixels, point, last, stages):
         trace = RouterScores[Array](None, whole, None)
-        both = _recover(steps, own.responses.mean(0), own.live, trace, point)
+        both = _recover(steps, grid, own.responses.mean(0), own.live, trace, point)
         stages.mark("recovery")
         score = _score(steps, own.responses, own.cls, both[0], point)
         stages.mark("scoring")
@@ -259,53 +280,19 @@ def _reduce(steps: Steps, pixels: Array, point: OperatingPoint, stages: Stages) 
     return results
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """Decision of the deep router for one image.
-
-    Attributes:
-        keep: Positions that stay.
-        evidence: E(I).
-        risk: (m,) standardised risks.
-        distance: (m,) distances to the references; empty without them.
-    """
-
-    keep: Array
-    evidence: float
-    risk: Array
-    distance: Array = field(default_factory=lambda: np.zeros(0))
-
-
-def _choices(
-    steps: Steps, tokens: Any, live: Sequence[Array], budget: DeepBudget, bank: Bank | None, entry: Sequence[Array]
-) -> list[_Choice]:
-    """What the deep router decides for each image, from risks and, with references, from the match of its tokens."""
-    risks = steps.risk_step(tokens)
-    if bank is None:
-        choices = [keep_deep(risk, cells, steps.grid, budget) for risk, cells in zip(risks, live, strict=True)]
-        return [_Choice(each.keep, each.evidence, standardise(risk)) for each, risk in zip(choices, risks, strict=True)]
-    budget = replace(REFERENCE_BUDGET, block=budget.block)
-    results = []
-    for risk, cells, own in zip(risks, live, entry, strict=True):
-        distance, _ = nearest(own, bank.deep)
-        fused, evidence = fuse(risk, distance), bank.evidence(distance, steps.grid[0] * steps.grid[1])
-        choice = keep_deep(fused, cells, steps.grid, budget, evidence)
-        results.append(_Choice(choice.keep, evidence, standardise(fused), distance))
-    return results
-
-
 def _recover(
-    steps: Steps, readings: Array, live: Array, trace: RouterScores[Array], point: OperatingPoint
+    steps: Steps, grid: Grid, readings: Array, live: Array, trace: RouterScores[Array], point: OperatingPoint
 ) -> tuple[Array, Array]:
     """Patch map and anomaly map of one image, from the (m,) readings of its live cells."""
     grades = steps.calibration.grades
     block = point.recovery_block
-    patch_map = recover(readings, live, steps.grid, mode=point.recovery, block=block, scores=trace, grades=grades)
-    return patch_map, Upsampler(steps.grid, steps.image_size, point.smoothing or 0.0)(patch_map)
+    patch_map = recover(readings, live, grid, mode=point.recovery, block=block, scores=trace, grades=grades)
+    size = grid[0] * steps.patch[0], grid[1] * steps.patch[1]
+    return patch_map, Upsampler(grid, size, point.smoothing or 0.0)(patch_map)
 
 
 def _score(steps: Steps, responses: Array, cls: Array, patch_map: Array, point: OperatingPoint) -> float:
-    """Score of one image, from (layers, m) responses of its live cells and (layers,) of its CLS token."""
+    """Score of one image, from (layers, m) responses of its live cells and (layers,) of its CLS token and its map."""
     layers = steps.placement.head_layers[: len(responses)]
     return image_score(
         dict(zip(layers, responses, strict=True)),
@@ -315,3 +302,42 @@ def _score(steps: Steps, responses: Array, cls: Array, patch_map: Array, point: 
         placement=steps.placement,
         calibration=steps.calibration,
     )
+
+
+class AnyNetwork(Protocol):
+    """What a detector needs of a network: torch's or an engine's."""
+
+    name: str
+    image_size: tuple[int, int]
+    placement: Placement
+    calibration: Calibration
+    provenance: dict[str, Any]
+    packages: tuple[str, ...]
+    fixed_size: bool
+
+    @property
+    def backbone_name(self) -> str: ...
+
+    @property
+    def patch(self) -> tuple[int, int]: ...
+
+    @property
+    def grid(self) -> tuple[int, int]: ...
+
+    @property
+    def runs_on(self) -> str: ...
+
+    @property
+    def precision(self) -> str: ...
+
+    def infer(
+        self,
+        pixels: Array,
+        points: Sequence[OperatingPoint],
+        stages: Stages | None = None,
+        references: References = NO_REFERENCES,
+        record: bool = False,
+        scope: Scope = WHOLE,
+    ) -> dict[str, list[Inference]]: ...
+
+    def digests(self) -> dict[str, str]: ...

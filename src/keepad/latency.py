@@ -27,7 +27,7 @@ from keepad.presets import POINTS, OperatingPoint, operating_point
 from keepad.version import __version__
 
 if TYPE_CHECKING:
-    from keepad.detector import Network
+    from keepad.inference import AnyNetwork
 
 BUDGET_POINTS = ("dense", "prune30", "prune50", "prune70")  # the most accurate first
 _QUANTILE = 0.95
@@ -55,7 +55,7 @@ def interleaved(
     return {name: np.array(values) for name, values in ms.items()}
 
 
-def within_budget(network: Network, budget_ms: float, say: Say) -> OperatingPoint:
+def within_budget(network: AnyNetwork, budget_ms: float, say: Say) -> OperatingPoint:
     """The most accurate operating point that this network runs within the budget on this machine; one line says which.
 
     A budget is kept by 95 % of the passes, one image each, from pixels at input size to map and score. Times are
@@ -98,7 +98,7 @@ def cpu_name() -> str:
     return next(names, platform.processor())
 
 
-def _times(network: Network, say: Say) -> dict[str, float]:
+def _times(network: AnyNetwork, say: Say) -> dict[str, float]:
     """95th percentile of the milliseconds of each point, as measured before or now."""
     points = [replace(POINTS[name], pixels=None) for name in BUDGET_POINTS]
     measured_for = {
@@ -133,7 +133,7 @@ def _times(network: Network, say: Say) -> dict[str, float]:
     return times
 
 
-def _run(network: Network, point: OperatingPoint) -> Callable[[Array], object]:
+def _run(network: AnyNetwork, point: OperatingPoint) -> Callable[[Array], object]:
     return lambda batch: network.infer(batch, [point])
 
 

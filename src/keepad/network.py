@@ -23,7 +23,7 @@ from keepad.presets import Calibration, OperatingPoint, Placement
 from keepad.reduction import reduce_image
 from keepad.routing import PixelRouting
 from keepad.routing.selectors import DeepSelector, ShallowSelector
-from keepad.steps import HeadOutput, ReducedImage, Stages
+from keepad.steps import WHOLE, HeadOutput, ReducedImage, Scope, Stages
 from keepad.tokens import Merge, Tokens
 
 
@@ -59,6 +59,7 @@ class Network(nn.Module):
 
     packages: tuple[str, ...] = ("torch", "timm")
     precision = "fp32"
+    fixed_size = False
 
     def __init__(
         self,
@@ -120,6 +121,8 @@ class Network(nn.Module):
             return self.backbone.embed(images)
         live = [torch.from_numpy(routing.index).to(images.device) for routing in routings]
         tokens = self.backbone.embed_some(images, live)
+        if not any(routing.merges for routing in routings):
+            return tokens
         return replace(tokens, merges=tuple(_merge(routing, tokens.x) for routing in routings))
 
     def early(self, tokens: Tokens) -> Tokens:
@@ -269,9 +272,10 @@ class Network(nn.Module):
         stages: Stages | None = None,
         references: References = NO_REFERENCES,
         record: bool = False,
+        scope: Scope = WHOLE,
     ) -> dict[str, list[Inference]]:
-        """The result of every image of a batch, (B, H, W, 3) uint8 at input size, at every operating point."""
-        return infer(self, pixels, points, stages or Stages(), references=references, record=record)
+        """The result of every image of a batch, (B, H, W, 3) uint8 in whole patches, at every operating point."""
+        return infer(self, pixels, points, stages or Stages(), references=references, record=record, scope=scope)
 
     def digests(self) -> dict[str, str]:
         """Digests of head, selectors and calibration ("checkpoint"), and of the backbone."""
@@ -300,10 +304,10 @@ def _images(tokens: Tokens) -> Iterator[tuple[Tensor, Tensor, Merge | None]]:
 
 
 def _merge(routing: PixelRouting, like: Tensor) -> Merge | None:
-    """Decision of the pixel router as its tokens carry it on; None where it dropped nothing."""
-    if routing.whole:
+    """Decision of the pixel router as its tokens carry it on; None where no cells share a token."""
+    if not routing.merges:
         return None
-    cells = torch.arange(len(routing.owner), device=like.device)
+    cells = torch.from_numpy(routing.cells).to(like.device)
     return Merge(cells, torch.from_numpy(routing.token).to(like.device), torch.from_numpy(routing.size).to(like))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -16,11 +16,16 @@ from keepad.decisions import Verdict
 from keepad.errors import KeepADError
 from keepad.references.bank import Match
 from keepad.references.profile import Profile
-from keepad.regions import Region, at_least, describe, detection_arrays, find_regions
+from keepad.regions import Region, at_least, describe, detection_arrays, find_large_regions, find_regions
+from keepad.roi import shrunk
 from keepad.routing.pixel import PixelRouting
+from keepad.tiles import TileReport
 
 if TYPE_CHECKING:
     from supervision import Detections
+
+
+_REGIONS_AT_ONCE = 50_000_000  # pixels; the maps of larger images are searched part by part
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Certificate:
             certificate.bound.max()
             ```
         """
-        dropped = np.flatnonzero(routing.owner != np.arange(len(routing.owner)))
+        dropped = routing.cells[routing.owner[routing.cells] != routing.cells]
         return Certificate(dropped, routing.owner[dropped], routing.bound[dropped])
 
 
@@ -91,12 +96,20 @@ class Prediction:
 
     Attributes:
         pred_score: Image-level anomaly score in [0, 1]; depends on this image alone.
-        anomaly_map: (H, W) float32 in [0, 1] at the network's input size; `map_at()` has it at the image's own size.
+        anomaly_map: (H, W) float32 in [0, 1] at the network's input size, without padding; `map_at()` has it at the
+            image's own size.
         grid: Rows and columns of the patch grid.
         survivors_shallow: Grid indices (row * columns + column, ascending) alive after the shallow router.
         survivors: Grid indices alive after the deep router.
         evidence: E(I) of the deep router, or None where it did not run.
         certificate: Patches dropped by the pixel router, or None where it did not run.
+        inside: (rows * columns,) bool, the cells that count, or None where all do.
+        roi: (height, width) bool, where the original image was looked at, or None for everywhere.
+        fit: How the image became an input, for people; None where it was squashed as always.
+        tiles: What the tiles cost into which the image was cut, or None where it was taken whole. Grid and survivors
+            are then those of the whole image, `image` is its thumbnail.
+        extent: Share of the height and width of `anomaly_map` that the image takes; below 1 only for maps that are kept
+            on the grid of patches, of tiled images above 50 megapixels.
         image_threshold: Lowest score with `pred_label` True, or None if unknown.
         pixel_threshold: Lowest map value with `pred_mask` True, or None if unknown.
         timings: Seconds per stage; a batch's time is divided evenly among its images.
@@ -128,6 +141,11 @@ class Prediction:
     profile: Profile | None = None
     p_value: float | None = None
     verdict: Verdict | None = None
+    inside: Array | None = None
+    roi: Array | None = None
+    fit: str | None = None
+    tiles: TileReport | None = None
+    extent: tuple[float, float] = (1.0, 1.0)
 
     @property
     def threshold(self) -> float | None:
@@ -159,18 +177,27 @@ class Prediction:
     @property
     def keep_pixels(self) -> float:
         """Share of all patch tokens that entered the first block."""
+        if self.tiles is not None:
+            return self.tiles.entered / self.tiles.cells
         dropped = 0 if self.certificate is None else len(self.certificate.dropped)
-        return 1 - dropped / (self.grid[0] * self.grid[1])
+        return 1 - dropped / self._cells
 
     @property
     def keep_shallow(self) -> float:
         """Share of all patch tokens alive after the shallow router."""
-        return len(self.survivors_shallow) / (self.grid[0] * self.grid[1])
+        return (
+            len(self.survivors_shallow) / self._cells if self.tiles is None else self.tiles.shallow / self.tiles.cells
+        )
 
     @property
     def keep_final(self) -> float:
         """Share of all patch tokens alive after both routers."""
-        return len(self.survivors) / (self.grid[0] * self.grid[1])
+        return len(self.survivors) / self._cells if self.tiles is None else self.tiles.final / self.tiles.cells
+
+    @property
+    def _cells(self) -> int:
+        """Cells that count."""
+        return self.grid[0] * self.grid[1] if self.inside is None else int(self.inside.sum())
 
     @property
     def seconds(self) -> float:
@@ -192,8 +219,19 @@ class Prediction:
         height, width = self.image_size if size is None else size
         if min(height, width) < 1:
             raise KeepADError(f"an anomaly map cannot have {height} x {width} pixels; give a height and width above 0.")
-        anomaly_map = Image.fromarray(np.ascontiguousarray(self.anomaly_map, np.float32))
-        return np.array(anomaly_map.resize((width, height), Image.Resampling.BILINEAR))
+        return self._part_at((height, width), (0, 0, width, height))
+
+    def _part_at(self, size: tuple[int, int], box: tuple[int, int, int, int]) -> Array:
+        """The part of `map_at(size)` within a box of left, top, right and bottom."""
+        rows, columns = (side * share for side, share in zip(self.anomaly_map.shape, self.extent, strict=True))
+        left, top, right, bottom = box
+        source = left / size[1] * columns, top / size[0] * rows, right / size[1] * columns, bottom / size[0] * rows
+        whole = Image.fromarray(np.ascontiguousarray(self.anomaly_map, np.float32))
+        shape = right - left, bottom - top
+        part = np.array(whole.resize(shape, Image.Resampling.BILINEAR, box=source))
+        if self.roi is not None:
+            part[~(self.roi if size == self.image_size else shrunk(self.roi, size)[0])[top:bottom, left:right]] = 0
+        return part
 
     def mask_at(self, size: tuple[int, int] | None = None) -> Array | None:
         """(H, W) bool mask of anomalous pixels in the original image, or None without a threshold.
@@ -232,7 +270,10 @@ class Prediction:
     def _regions(self) -> tuple[Region, ...]:
         if self.pixel_threshold is None:
             raise KeepADError("regions need a threshold for pixels; set one with detector.set_threshold() beforehand.")
-        return find_regions(self.map_at(), self.pixel_threshold)
+        height, width = self.image_size
+        if height * width <= _REGIONS_AT_ONCE:
+            return find_regions(self.map_at(), self.pixel_threshold)
+        return find_large_regions(self._part_at, self.image_size, self.anomaly_map, self.extent, self.pixel_threshold)
 
     def to_supervision(self, min_area: int = 1) -> Detections:
         """The regions as `supervision.Detections`: boxes, masks and peaks as confidence; class 0 is "anomaly".
@@ -315,6 +356,8 @@ class Prediction:
             "sharpness": self.sharpness,
             "seconds": self.seconds,
             "point": self.point,
+            **({} if self.fit is None else {"fit": self.fit}),
+            **({} if self.tiles is None else {"tiles": asdict(self.tiles)}),
             **regions,
         }
 

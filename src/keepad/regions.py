@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,50 @@ def find_regions(anomaly_map: Array, threshold: float) -> tuple[Region, ...]:
         )
         for number in np.lexsort((-areas, -peaks)).tolist()
     )
+
+
+def find_large_regions(
+    part_at: Callable[[tuple[int, int], tuple[int, int, int, int]], Array],
+    size: tuple[int, int],
+    coarse: Array,
+    extent: tuple[float, float],
+    threshold: float,
+) -> tuple[Region, ...]:
+    """`find_regions` of a map that is too large to be held: only parts where it can reach the threshold are made.
+
+    Interpolation between values below the threshold stays below it, so every region lies near coarse values above.
+
+    Args:
+        part_at: The part of the map of `size` within a box of left, top, right and bottom.
+        size: Height and width of the map.
+        coarse: (rows, columns) values that the map interpolates.
+        extent: Share of their height and width that the map takes.
+        threshold: Lowest anomalous value.
+    """
+    reach = ndimage.binary_dilation(coarse >= threshold, structure=_EIGHT, iterations=2)
+    labels, _ = ndimage.label(reach, structure=_EIGHT)
+    steps = [side / (cells * share) for side, cells, share in zip(size, coarse.shape, extent, strict=True)]
+    regions: list[Region] = []
+    for number, (rows, columns) in enumerate(ndimage.find_objects(labels), 1):
+        top, left = (max(0, floor(axis.start * step)) for axis, step in zip((rows, columns), steps, strict=True))
+        bottom, right = (
+            min(end, ceil(axis.stop * step)) for axis, step, end in zip((rows, columns), steps, size, strict=True)
+        )
+        if bottom <= top or right <= left:
+            continue
+        part = part_at(size, (left, top, right, bottom))
+        at_row, at_column = (
+            np.minimum(((np.arange(first, last) + 0.5) / step).astype(np.int64), cells - 1)
+            for first, last, step, cells in (
+                (top, bottom, steps[0], len(coarse)),
+                (left, right, steps[1], coarse.shape[1]),
+            )
+        )
+        own = labels[at_row][:, at_column] == number
+        for region in find_regions(np.where(own, part, -np.inf), threshold):
+            x0, y0, x1, y1 = region.box
+            regions.append(replace(region, box=(x0 + left, y0 + top, x1 + left, y1 + top)))
+    return tuple(sorted(regions, key=lambda region: (-region.peak, -region.area, region.box[1], region.box[0])))
 
 
 def at_least(regions: Sequence[Region], min_area: int) -> tuple[Region, ...]:

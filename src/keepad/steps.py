@@ -7,9 +7,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+
 from keepad.arrays import Array
 from keepad.presets import Calibration, OperatingPoint, Placement
-from keepad.routing import Grid, PixelRouting
+from keepad.routing import PixelRouting
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which cells of a batch count, and whether its images share their budgets.
+
+    Attributes:
+        inside: (N,) bool per image, the cells that count, or None where all do; None if all do in every image. The
+            others are never computed.
+        corners: Row and column of each image's first cell on the grid of the photograph whose tiles these are, so that
+            the tiles share one budget; None where every image has its own.
+    """
+
+    inside: Sequence[Array | None] | None = None
+    corners: Sequence[tuple[int, int]] | None = None
+
+    def of(self, image: int) -> Scope:
+        """The scope of one image alone."""
+        return Scope(None if self.inside is None else [self.inside[image]])
+
+    def cells(self, image: int, count: int) -> Array:
+        """Grid indices of the cells of an image that count, of `count` in all."""
+        inside = None if self.inside is None else self.inside[image]
+        return np.arange(count) if inside is None else np.flatnonzero(inside)
+
+
+WHOLE = Scope()
 
 
 @dataclass
@@ -99,10 +128,6 @@ class Steps(Protocol):
 
     placement: Placement
     calibration: Calibration
-    image_size: tuple[int, int]
-
-    @property
-    def grid(self) -> Grid: ...
 
     @property
     def patch(self) -> tuple[int, int]: ...

@@ -15,7 +15,7 @@ from keepad.errors import KeepADError
 from keepad.network import Network
 from keepad.prediction import Certificate
 from keepad.presets import POINTS, PixelBudget
-from keepad.routing.pixel import route_pixels
+from keepad.routing.pixel import PixelRouting, route_pixels
 from keepad.tokens import Merge
 
 PATCH = (4, 5)
@@ -293,3 +293,21 @@ def test_a_batch_of_routed_and_whole_images_keeps_the_cells_of_each(tiny, half_f
     assert [cells.tolist() for cells in kept.cells()] == [positions.tolist() for positions in keep]
     for index, routing, positions in zip(kept.indices(), routings, keep, strict=True):
         assert index.tolist() == np.unique(routing.owner[positions]).tolist()
+
+
+def test_cells_that_do_not_count_have_no_token_and_break_no_block() -> None:
+    random = np.random.default_rng(8)
+    pixels = np.full((8 * 4, 8 * 4, 3), 90, np.uint8)
+    inside = np.ones((8, 8), dtype=bool)
+    inside[:4, :6] = False  # the middle of the block of 8 x 8 among them
+    pixels[:16, :24] = random.integers(0, 256, (16, 24, 3))
+    routing = route_pixels(pixels, (4, 4), PixelBudget(), inside.reshape(-1))
+    assert routing.index.tolist() == [6]
+    assert routing.cells.tolist() == np.flatnonzero(inside).tolist()
+    assert (routing.owner.reshape(8, 8)[inside] == 6).all()
+    assert routing.token.tolist() == [0] * 40
+    assert routing.size.tolist() == [40]
+    pixels[31, 31] = 200
+    assert 63 in route_pixels(pixels, (4, 4), PixelBudget(), inside.reshape(-1)).index.tolist()
+    every = PixelRouting.of_all(inside.reshape(-1))
+    assert (every.index.tolist(), every.merges, every.whole) == (routing.cells.tolist(), False, False)

@@ -227,7 +227,7 @@ def test_some_images_without_masks_train_the_cls_pathway_only(
         (["--out", "model.pt"], "a .safetensors file"),
         (["--out", "m.safetensors", "--recipe", "soup"], "no recipe called 'soup'"),
         (["--out", "m.safetensors", "--cache-limit", "0.0001"], "raise --cache-limit"),
-        (["--out", "m.safetensors", "--image-size", "224,big"], "sides in pixels such as 392 or 392,448"),
+        (["--out", "m.safetensors", "--image-size", "224,big"], "an image size is HxW in pixels such as 266x1036"),
         (["--out", "m.safetensors", "--recipe", "paper", "--tune"], "leave --tune out"),
         (["--out", "m.safetensors", "--image-size", "208,224", "--no-tune"], "needs one image size"),
     ],

@@ -22,7 +22,7 @@ from keepad.engines.export import exported
 from keepad.engines.network import EngineNetwork, open_network
 from keepad.errors import KeepADError
 from keepad.images import to_input
-from keepad.loading import load_network, parse_engine
+from keepad.loading import load_network, parse_engine, set_input
 from keepad.network import Network
 from keepad.steps import Stages
 
@@ -98,6 +98,8 @@ def time_plan(
         else:
             say(f"{name}: no checkpoint comes with the package; random weights are timed, and budgets may differ")
             network, weights = untrained(name).to(device), "random"
+        if plan.image_size is not None:
+            set_input(network, plan.image_size, say)
         yield from time_network(network, plan, images, weights=weights, say=say, advance=advance)
 
 

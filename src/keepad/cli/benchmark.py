@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from keepad.cli.options import BudgetOption, DeviceOption, keep_points, parts_of
+from keepad.cli.options import BudgetOption, DeviceOption, ImageSizeOption, keep_points, parts_of
 from keepad.errors import KeepADError
 
 
@@ -52,6 +52,7 @@ def benchmark(
             "--pixel-router", help="on, off, or both: with it and without; as the points have it if left out."
         ),
     ] = None,
+    image_size: ImageSizeOption = None,
     images: Annotated[
         Path | None, typer.Option("--images", help="Folder of images to time on; the demo images if left out.")
     ] = None,
@@ -68,6 +69,7 @@ def benchmark(
     from keepad.benchmark import BenchmarkPlan, Record, settings_of, tables, time_plan, timed_images, write_report
     from keepad.console import progress, stdout
     from keepad.files import writable_folder
+    from keepad.framing import size_of
 
     if model and backbones:
         raise KeepADError("--model names a checkpoint and with it a backbone; leave --backbones out.")
@@ -88,6 +90,7 @@ def benchmark(
         repeats=repeats,
         images=per_repeat,
         device=device,
+        image_size=None if image_size is None else size_of(image_size),
     )
     if out is not None:
         if out.suffix != ".json":

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, EngineOption, PixelRouterOption, WeightsOption, keep_points, parts_of
+from keepad.cli.options import (
+    DeviceOption,
+    EngineOption,
+    FitOption,
+    ImageSizeOption,
+    OverlapOption,
+    PixelRouterOption,
+    TilesOption,
+    ViewsOption,
+    WeightsOption,
+    keep_points,
+    parts_of,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,6 +77,11 @@ def evaluate(
         bool, typer.Option("--fresh", help="Start over instead of continuing the run in the folder.")
     ] = False,
     cases: Annotated[bool, typer.Option("--cases/--no-cases", help="Write a page of best and worst images.")] = True,
+    image_size: ImageSizeOption = None,
+    fit: FitOption = "squash",
+    tiles: TilesOption = None,
+    overlap: OverlapOption = None,
+    views: ViewsOption = 1,
     pixel_router: PixelRouterOption = None,
     engine: EngineOption = "auto",
     device: DeviceOption = None,
@@ -98,7 +115,17 @@ def evaluate(
     columns: Sequence[str]
     try:
         for source, folder in folders:
-            detector = load(source, engine=engine, device=device, weights=weights)
+            detector = load(
+                source,
+                engine=engine,
+                device=device,
+                weights=weights,
+                image_size=image_size,
+                fit=fit,
+                tiles=tiles,
+                overlap=overlap,
+                views=views,
+            )
             images = unseen(dataset, detector) if only_unseen else dataset
             results[folder.name] = measure(detector, images, variants, folder, options)
             written += _write_pages(detector, images, results[folder.name], cases=cases and shots is None)

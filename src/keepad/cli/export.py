@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from keepad.cli.options import ModelOption, WeightsOption
+from keepad.cli.options import ImageSizeOption, ModelOption, WeightsOption
 
 
 def export(
@@ -17,6 +17,7 @@ def export(
     ] = "openvino",
     model: ModelOption = None,
     weights: WeightsOption = None,
+    image_size: ImageSizeOption = None,
     calibrate: Annotated[
         list[Path] | None, typer.Option("--calibrate", help="Source images, or folders of them, that calibrate int8.")
     ] = None,
@@ -32,6 +33,7 @@ def export(
     from keepad.console import stderr, stdout
     from keepad.engines import export as exports
     from keepad.engines import open_network
+    from keepad.framing import size_of
     from keepad.images import find_pictures, spread
     from keepad.loading import load_network, parse_engine
     from keepad.presets import POINTS
@@ -44,7 +46,8 @@ def export(
     compared = spread(find_pictures(verify), limit) if verify else []
 
     exports.check_request(kind, precision, calibration)
-    network = load_network(model, device="cpu", weights=weights, say=say)
+    size = None if image_size is None else size_of(image_size)
+    network = load_network(model, device="cpu", weights=weights, image_size=size, say=say)
     folder = exports.export(network, out, engine=kind, precision=precision, images=calibration, say=say)
     stdout.print(f"exported: {folder}", soft_wrap=True, markup=False, highlight=False)
     if compared:

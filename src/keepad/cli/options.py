@@ -57,6 +57,34 @@ DeviceOption = Annotated[
 ]
 
 
+ImageSizeOption = Annotated[
+    str | None,
+    typer.Option("--image-size", help="Input of the network, HxW in whole patches; the checkpoint's own if left out."),
+]
+FitOption = Annotated[
+    str,
+    typer.Option(
+        "--fit",
+        help="Images of another shape than the input: squash, pad, native (their own size), or auto by aspect ratio.",
+    ),
+]
+TilesOption = Annotated[
+    str | None,
+    typer.Option("--tiles", help="Cut large images into tiles: auto, or pixels of the image along a tile's side."),
+]
+OverlapOption = Annotated[
+    int | None,
+    typer.Option("--overlap", help="Pixels that neighbouring tiles share; two patches if left out."),
+]
+RoiOption = Annotated[
+    Path | None, typer.Option("--roi", help="Where to look: a mask at the size of the images, or polygons as JSON.")
+]
+IgnoreOption = Annotated[Path | None, typer.Option("--ignore", help="Where not to look, in the same forms.")]
+ViewsOption = Annotated[
+    int, typer.Option("--views", help="Views that are averaged: 1, 2 (mirrored too) or 4 (turned too).")
+]
+
+
 def parts_of(text: str) -> list[str]:
     """The distinct parts of a list with commas, in their order."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

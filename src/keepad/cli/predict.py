@@ -12,12 +12,19 @@ from keepad.cli.options import (
     BudgetOption,
     DeviceOption,
     EngineOption,
+    FitOption,
+    IgnoreOption,
+    ImageSizeOption,
     KeepOption,
     ModelOption,
+    OverlapOption,
     PixelRouterOption,
     ProfileOption,
     ProfilePointOption,
+    RoiOption,
     ThresholdOption,
+    TilesOption,
+    ViewsOption,
     WeightsOption,
     one_point,
     rate_of,
@@ -56,6 +63,13 @@ def predict(
     overlays: Annotated[bool, typer.Option("--overlays/--no-overlays", help="Write overlays and the report.")] = True,
     masks: Annotated[bool, typer.Option("--masks", help="Write a mask of each image, a PNG at its size.")] = False,
     coco: Annotated[bool, typer.Option("--coco", help="Write the regions to regions.coco.json.")] = False,
+    image_size: ImageSizeOption = None,
+    fit: FitOption = "squash",
+    tiles: TilesOption = None,
+    overlap: OverlapOption = None,
+    roi: RoiOption = None,
+    ignore: IgnoreOption = None,
+    views: ViewsOption = 1,
     pixel_router: PixelRouterOption = None,
     engine: EngineOption = "auto",
     device: DeviceOption = None,
@@ -78,7 +92,20 @@ def predict(
     if name or budget_ms is None:
         chosen = chosen_point(name, taught, pixel_router)
     detector = load(
-        model, point=chosen, engine=engine, device=device, weights=weights, profile=taught, budget_ms=budget_ms
+        model,
+        point=chosen,
+        engine=engine,
+        device=device,
+        weights=weights,
+        profile=taught,
+        budget_ms=budget_ms,
+        image_size=image_size,
+        fit=fit,
+        tiles=tiles,
+        overlap=overlap,
+        roi=roi,
+        ignore=ignore,
+        views=views,
     )
     if chosen is None:
         detector.point = with_pixel_router(detector.point, pixel_router)
@@ -124,6 +151,8 @@ def print_summary(summary: RunSummary) -> None:
     from keepad.console import stderr, stdout
 
     stdout.print(summary.table())
+    for fit, count in summary.fits.items():
+        stdout.print(f"input:   {fit} ({count} image{'' if count == 1 else 's'})", soft_wrap=True, highlight=False)
     for sentence in summary.errors:
         stderr.print(f"[bold red]error:[/] {escape(sentence)}", soft_wrap=True)
     stdout.print(f"results: {summary.jsonl}", soft_wrap=True, highlight=False)

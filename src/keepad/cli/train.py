@@ -55,8 +55,8 @@ def detector(
         str | None,
         typer.Option(
             "--image-size",
-            help="Side of the square input, or several to choose from, separated by commas; the backbone's own if left "
-            "out.",
+            help="Input as HxW or the side of a square, or several to choose from, separated by commas; the backbone's "
+            "own if left out.",
         ),
     ] = None,
     recipe: RecipeOption = "keepad",
@@ -176,13 +176,10 @@ def routers(
 
 
 def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:
-    """Square sizes from their sides, separated by commas."""
-    from keepad.errors import KeepADError
+    """Sizes as HxW, or as sides of squares, separated by commas."""
+    from keepad.framing import size_of
 
-    sides = parts_of(text or "")
-    if not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise KeepADError(f"--image-size takes sides in pixels such as 392 or 392,448, not {text!r}.")
-    return tuple((int(side), int(side)) for side in sides)
+    return tuple(size_of(part) for part in parts_of(text or ""))
 
 
 def _run(train: Callable[..., Trained], plan: Any, fabric: Fabric) -> Trained:

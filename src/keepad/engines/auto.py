@@ -14,12 +14,12 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.console import Say
 from keepad.demo import demo_images
-from keepad.detector import Network as AnyNetwork
 from keepad.engines.export import exported, verify
 from keepad.engines.network import EngineNetwork, open_network
 from keepad.errors import KeepADError
 from keepad.files import replace_text
 from keepad.images import spread, to_input
+from keepad.inference import AnyNetwork
 from keepad.latency import interleaved
 from keepad.network import Network
 from keepad.presets import POINTS

@@ -20,9 +20,10 @@ from keepad.engines.sessions import MULTIPLES, PACKAGES, Session, available_thre
 from keepad.errors import KeepADError
 from keepad.inference import NO_REFERENCES, Inference, References, Routings, infer, route_all
 from keepad.presets import Calibration, OperatingPoint
-from keepad.routing import Grid, PixelRouting, relabel
-from keepad.steps import HeadOutput, ReducedImage, Stages
+from keepad.routing import Grid, PixelRouting, is_landmark, relabel
+from keepad.steps import WHOLE, HeadOutput, ReducedImage, Scope, Stages
 
+FEWEST_PATCHES = 90  # fewer may leave fewer tokens than dissimilarity has neighbours
 SCORES = "scores"  # segment of the shallow scores; always fp32, since it decides between tokens that differ little
 
 Segments: TypeAlias = Callable[[str], Session]  # the session of a segment, by its name
@@ -97,6 +98,8 @@ class EngineNetwork:
         threads: CPU threads, or None for all that this process may use.
     """
 
+    fixed_size = True
+
     def __init__(self, folder: Path, info: EngineInfo, threads: int | None = None) -> None:
         self.info = info
         self.name, self.image_size = info.name, info.image_size
@@ -114,6 +117,10 @@ class EngineNetwork:
     @property
     def grid(self) -> Grid:
         return self.info.grid
+
+    @property
+    def patch(self) -> tuple[int, int]:
+        return self.info.patch
 
     @property
     def runs_on(self) -> str:
@@ -140,15 +147,19 @@ class EngineNetwork:
         stages: Stages | None = None,
         references: References = NO_REFERENCES,
         record: bool = False,
+        scope: Scope = WHOLE,
     ) -> dict[str, list[Inference]]:
         """The result of every image of a batch, (B, H, W, 3) uint8 at input size, at every operating point."""
+        self._check(pixels, scope)
         stages = stages or Stages()
         run = partial(infer, points=points, references=references, record=record)
+        if scope.corners is not None:
+            return run(BatchSteps(self._steps(self._all_threads)), pixels, stages=stages, scope=scope)
         if len(pixels) == 1 or self._threads == 1:
             steps = self._steps(self._all_threads)
-            results = [run(steps, image[None], stages=stages) for image in pixels]
+            results = [run(steps, image[None], stages=stages, scope=scope.of(i)) for i, image in enumerate(pixels)]
         else:
-            results = self._infer_concurrently(pixels, points, stages, run)
+            results = self._infer_concurrently(pixels, points, stages, run, scope)
         return {point.name: [result[point.name][0] for result in results] for point in points}
 
     def _infer_concurrently(
@@ -157,6 +168,7 @@ class EngineNetwork:
         points: Sequence[OperatingPoint],
         stages: Stages,
         infer_image: Callable[..., dict[str, list[Inference]]],
+        scope: Scope,
     ) -> list[dict[str, list[Inference]]]:
         """Results of each image, as many at a time as there are threads."""
         lanes = min(self._threads, len(pixels))
@@ -166,14 +178,14 @@ class EngineNetwork:
         for lane in self._lanes:
             free.put(lane)
 
-        routings = [route_all(image[None], self.info.patch, points) for image in pixels]
+        routings = [route_all(image[None], self.info.patch, points, scope.of(i)) for i, image in enumerate(pixels)]
         stages.mark("routing")
 
         def run(number: int) -> tuple[dict[str, list[Inference]], Stages]:
             lane, own = free.get(), Stages()
             try:
                 steps, image = self._steps(lane), pixels[number][None]
-                return infer_image(steps, image, stages=own, routings=routings[number]), own
+                return infer_image(steps, image, stages=own, routings=routings[number], scope=scope.of(number)), own
             finally:
                 free.put(lane)
 
@@ -183,6 +195,23 @@ class EngineNetwork:
             results = dict(zip(order, pool.map(run, order), strict=True))
         stages.mark_concurrent([own.seconds for _, own in results.values()])
         return [results[number][0] for number in range(len(pixels))]
+
+    def _check(self, pixels: Array, scope: Scope) -> None:
+        """Refuse inputs that the exported graphs cannot take."""
+        if pixels.shape[1:3] != self.image_size:
+            (rows, columns), (height, width) = self.image_size, pixels.shape[1:3]
+            raise KeepADError(
+                f"{self.name} was exported for inputs of {rows}x{columns}, not {height}x{width}; export it with "
+                "--image-size, or use --engine torch, which takes any."
+            )
+        cells = self.grid[0] * self.grid[1]
+        for number in range(len(pixels) if scope.inside is not None else 0):
+            left = len(scope.cells(number, cells))
+            if left < FEWEST_PATCHES:
+                raise KeepADError(
+                    f"only {left} of {cells} patches of the image count, and an exported network needs "
+                    f"{FEWEST_PATCHES}; use --engine torch, or a larger region of interest."
+                )
 
     def _steps(self, segments: Segments) -> SegmentSteps:
         return SegmentSteps(self.info, segments, MULTIPLES[self.info.engine], self.calibration)
@@ -214,18 +243,18 @@ class SegmentSteps:
     def __init__(
         self, info: EngineInfo, segments: Segments, multiple: int = 1, calibration: Calibration | None = None
     ) -> None:
-        self.placement, self.image_size, self.grid, self.patch = info.placement, info.image_size, info.grid, info.patch
+        self.placement, self.patch, self._grid = info.placement, info.patch, info.grid
         self.calibration = calibration or info.calibration
         self._prefix, self._segments, self._multiple = info.prefix, segments, multiple
 
     def early_step(self, pixels: Array, routings: Sequence[PixelRouting] | None, stages: Stages) -> EngineTokens:
         """Tokens that enter the shallow router, from (1, H, W, 3) uint8."""
         (image,) = pixels
-        cells = index = token = np.arange(self.grid[0] * self.grid[1])
+        cells = index = token = np.arange(self._grid[0] * self._grid[1])
         if routings is None or routings[0].whole:
             patches, size = patches_of(image, self.patch), np.ones(len(index), dtype=np.float32)
         else:
-            index, token, size = routings[0].index, routings[0].token, routings[0].size
+            index, token, size, cells = routings[0].index, routings[0].token, routings[0].size, routings[0].cells
             patches = patches_of(image, self.patch, index)
         rows = self._prefix + len(index)
         fields = {"patches": patches, "index": index, "size": size}
@@ -234,7 +263,8 @@ class SegmentSteps:
 
     def shallow_step(self, tokens: EngineTokens) -> list[Array]:
         """(m,) scores of the live cells."""
-        (scores,) = self._segments(SCORES)(**tokens.inputs(self._multiple))
+        landmarks = np.flatnonzero(is_landmark(tokens.cells, self._grid))
+        (scores,) = self._segments(SCORES)(**tokens.inputs(self._multiple), landmarks=landmarks)
         return [scores]
 
     def middle_step(self, tokens: EngineTokens) -> EngineTokens:
@@ -260,6 +290,81 @@ class SegmentSteps:
     def reduce_step(self, pixels: Array, point: OperatingPoint, last: int, stages: Stages) -> list[ReducedImage]:
         """Refuses: no segment shortens the sequence inside a block."""
         raise KeepADError(f"{point.name} changes what happens inside blocks, so it runs in torch only: --engine torch.")
+
+
+@dataclass(frozen=True)
+class EngineBatch:
+    """Live tokens of several images, whose budgets are shared."""
+
+    images: list[EngineTokens]
+
+    def gather(self, keep: Sequence[Array]) -> EngineBatch:
+        """The tokens that the cells at `keep[b]` need."""
+        return EngineBatch([own.gather([kept]) for own, kept in zip(self.images, keep, strict=True)])
+
+    def indices(self) -> list[Array]:
+        """(n,) grid indices of the live patches of each image."""
+        return [own.index for own in self.images]
+
+
+class BatchSteps:
+    """The steps of a pass over several images: those of one, in turn; what a session gives is copied before its next.
+
+    Args:
+        single: The steps of one image.
+    """
+
+    def __init__(self, single: SegmentSteps) -> None:
+        self.placement, self.calibration, self.patch, self._single = (
+            single.placement,
+            single.calibration,
+            single.patch,
+            single,
+        )
+
+    def early_step(self, pixels: Array, routings: Sequence[PixelRouting] | None, stages: Stages) -> EngineBatch:
+        """Tokens that enter the shallow router, from (B, H, W, 3) uint8."""
+        images = []
+        for number, image in enumerate(pixels):
+            own = self._single.early_step(image[None], routings and routings[number : number + 1], stages)
+            images.append(replace(own, x=own.x.copy()))
+        return EngineBatch(images)
+
+    def shallow_step(self, tokens: EngineBatch) -> list[Array]:
+        """(m,) scores of the live cells of each image."""
+        return [self._single.shallow_step(own)[0].copy() for own in tokens.images]
+
+    def middle_step(self, tokens: EngineBatch) -> EngineBatch:
+        """Tokens that enter the deep router."""
+        images = []
+        for own in tokens.images:
+            after = self._single.middle_step(own)
+            assert after.entry is not None
+            assert after.risk is not None
+            images.append(replace(after, x=after.x.copy(), entry=after.entry.copy(), risk=after.risk.copy()))
+        return EngineBatch(images)
+
+    def risk_step(self, tokens: EngineBatch) -> list[Array]:
+        """(m,) risks of the live cells of each image."""
+        return [self._single.risk_step(own)[0] for own in tokens.images]
+
+    def entry_step(self, tokens: EngineBatch) -> list[Array]:
+        """(m, C) tokens of the live cells of each image, as they enter a router."""
+        return [self._single.entry_step(own)[0] for own in tokens.images]
+
+    def late_step(self, tokens: EngineBatch, last: int, stages: Stages, features: bool = False) -> HeadOutput:
+        """Responses of the head layers up to `last`, and features of the match layers where these are asked for."""
+        output = HeadOutput([], [], [])
+        for own in tokens.images:
+            one = self._single.late_step(own, last, stages, features)
+            output.responses.append(one.responses[0].copy())
+            output.cls.append(one.cls[0].copy())
+            output.features.extend(part.copy() for part in one.features)
+        return output
+
+    def reduce_step(self, pixels: Array, point: OperatingPoint, last: int, stages: Stages) -> list[ReducedImage]:
+        """Refuses, as for one image."""
+        return self._single.reduce_step(pixels, point, last, stages)
 
 
 def _patches(routings: Routings) -> int:

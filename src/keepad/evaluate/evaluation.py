@@ -21,6 +21,7 @@ from keepad.data import Dataset, Sample, load_mask
 from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.evaluate.fingerprint import fingerprint
+from keepad.evaluate.inputs import check_measurable, defect_cells, shares_of
 from keepad.evaluate.markdown import to_markdown
 from keepad.evaluate.results import (
     REFERENCE,
@@ -36,9 +37,9 @@ from keepad.evaluate.shots import ReferencePool
 from keepad.evaluate.state import ClassState, Row, key_of, open_folder
 from keepad.evaluate.variants import Variant, VariantLike, View, as_variants, passes_of
 from keepad.files import locked, replace_text, writable_folder
+from keepad.framing import InputImage
 from keepad.images import read_image, spread, to_input
 from keepad.inference import NO_REFERENCES, Inference
-from keepad.metrics import defect_tokens
 from keepad.prefetch import prefetch
 from keepad.presets import resolved
 from keepad.version import __version__
@@ -152,9 +153,9 @@ def _with_reducers(variants: Sequence[Variant], detector: Detector, samples: Seq
 
 @dataclass(frozen=True)
 class _Viewed:
-    """An image in a view: (H, W, 3) pixels, and (H, W) mask and (N,) defect tokens as far as they are known."""
+    """An image in a view, and (H, W) mask and (N,) defect tokens as far as they are known."""
 
-    pixels: Array
+    image: InputImage
     mask: Array | None
     defect: Array | None
 
@@ -198,7 +199,7 @@ class _Run:
         self.computed = 0
         self._groups, self._batch_size = groups, batch_size
         self._detector, self._pool, self._banks = detector, pool, NO_REFERENCES
-        self._size, self._grid, self._seen = detector.image_size, detector.grid, seen_suites(detector)
+        self._patch, self._seen = detector.network.patch, seen_suites(detector)
         self._passes = passes_of(variants, detector)
         self._views = {variant.name: variant.view for variant in variants}
         self._runs = {variant.name: (variant.detector or detector, variant.point) for variant in variants}
@@ -242,23 +243,25 @@ class _Run:
 
     def _load(self, sample: Sample) -> _Input | _Failure:
         try:
-            pixels = to_input(read_image(sample.image), self._size)
+            image = self._detector.read(sample.image)
+            check_measurable(image)
             mask = None
             if (sample.suite, sample.cls) in self._masked and (sample.label == 0 or sample.mask is not None):
-                mask = load_mask(sample, self._size)
+                mask = load_mask(sample, image.map_size)
         except KeepADError as error:
             sentence = str(error)
             for path in filter(None, (sample.image, sample.mask)):
                 sentence = sentence.replace(str(path), key_of(path, sample))
             return _Failure(sample, sentence)
         views = dict.fromkeys(self._views.values())
-        return _Input(sample, {view: self._viewed(view, sample, pixels, mask) for view in views})
+        return _Input(sample, {view: self._viewed(view, sample, image, mask) for view in views})
 
-    def _viewed(self, view: View | None, sample: Sample, pixels: Array, mask: Array | None) -> _Viewed:
+    def _viewed(self, view: View | None, sample: Sample, image: InputImage, mask: Array | None) -> _Viewed:
         if view is not None:
-            pixels, mask = view.of_image(pixels), None if mask is None else view.of_mask(mask)
-        defect = defect_tokens(mask, self._grid).reshape(-1) if sample.label == 1 and mask is not None else None
-        return _Viewed(pixels, mask, defect)
+            pixels, mask = view.of_image(image.pixels), None if mask is None else view.of_mask(mask)
+            image = replace(image, pixels=pixels)
+        defect = defect_cells(mask, self._patch) if sample.label == 1 and mask is not None else None
+        return _Viewed(image, mask, defect)
 
     def _take(self, batch: Sequence[_Input | _Failure], state: ClassState, advance: Advance) -> None:
         """Run one batch and add it to the state."""
@@ -272,8 +275,8 @@ class _Run:
         if inputs:
             inferences: dict[str, list[Inference]] = {}
             for each in self._passes:
-                pixels = np.stack([image.views[each.view].pixels for image in inputs])
-                inferences |= each.detector.infer(pixels, each.points, references=self._banks or None)
+                images = [image.views[each.view].image for image in inputs]
+                inferences |= each.detector.infer_images(images, each.points, references=self._banks or None)
             for variant in self._alone:
                 inferences[variant.name] = [self._infer_alone(variant, image) for image in inputs]
             network = time.perf_counter() - started
@@ -296,8 +299,8 @@ class _Run:
     def _infer_alone(self, variant: Variant, image: _Input) -> Inference:
         """One image at the point that it alone has."""
         point = variant.point_of(key_of(image.sample.image, image.sample))
-        pixels = image.views[variant.view].pixels[None]
-        return (variant.detector or self._detector).infer(pixels, [point])[point.name][0]
+        own = image.views[variant.view].image
+        return (variant.detector or self._detector).infer_images([own], [point])[point.name][0]
 
     def _flops(self, name: str, inference: Inference) -> float | None:
         """Counted GFLOPs of a pass in torch; None for an engine."""
@@ -312,19 +315,16 @@ class _Run:
     def _row(self, image: _Input, inferences: Mapping[str, Sequence[Inference]], position: int) -> Row:
         """The stored line of the image at `position` of its batch."""
         key = key_of(image.sample.image, image.sample)
-        tokens = self._grid[0] * self._grid[1]
         points: dict[str, Any] = {}
         for name, view in self._views.items():
             inference, defect = inferences[name][position], image.views[view].defect
             if not np.isfinite(inference.score):
                 raise KeepADError(f"{key} gave no finite score; the weights or the checkpoint are damaged.")
-            routing, shallow, final = inference.pixel_routing, inference.survivors_shallow, inference.survivors
+            shallow, final = inference.survivors_shallow, inference.survivors
             points[name] = {
                 "score": inference.score,
                 "highest": float(inference.anomaly_map.max()),
-                "keep_pixels": 1.0 if routing is None else len(routing.index) / tokens,
-                "keep_shallow": len(shallow) / tokens,
-                "keep": len(final) / tokens,
+                **shares_of(inference),
                 "evidence": inference.evidence,
                 "defect_shallow": None if defect is None else int(defect[shallow].sum()),
                 "defect": None if defect is None else int(defect[final].sum()),

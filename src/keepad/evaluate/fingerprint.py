@@ -19,8 +19,8 @@ from keepad.evaluate.variants import Variant
 MEASURED_BY = (
     *("backbone", "data", "engines", "metrics", "routing", "assembly", "detector", "dissimilarity", "head", "images"),
     *("inference", "network", "presets", "recovery", "reduction", "references/bank", "references/teaching"),
-    *("scoring", "steps", "tokens"),
-    *("evaluate/evaluation", "evaluate/variants"),
+    *("scoring", "steps", "tokens", "choices", "framing", "roi", "tiles", "tiling", "views"),
+    *("evaluate/evaluation", "evaluate/inputs", "evaluate/variants"),
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -35,6 +35,7 @@ def fingerprint(detector: Detector, variants: Sequence[Variant], samples: Iterab
     return {
         **detector.digests(),
         "image_size": list(detector.image_size),
+        **({} if detector.framing.plain else {"framing": detector.framing.description()}),
         "points": [variant.description() for variant in variants],
         "data": data.hexdigest(),
         "code": code_digest(Path(__file__).parents[1]),

@@ -31,6 +31,7 @@ _CALLED = {
     "checkpoint": "checkpoint",
     "backbone": "backbone",
     "image_size": "image size",
+    "framing": "shapes, tiles or views",
     "points": "operating points",
     "data": "images",
     "code": "code of KeepAD",
@@ -61,7 +62,7 @@ def open_folder(folder: Path, fingerprint: dict[str, Any], *, fresh: bool) -> No
     if stored is None:
         replace_text(file, json.dumps(fingerprint, indent=1))
         return
-    differs = [called for name, called in _CALLED.items() if stored.get(name) != fingerprint[name]]
+    differs = [called for name, called in _CALLED.items() if stored.get(name) != fingerprint.get(name)]
     if differs:
         raise KeepADError(
             f"{folder.parent} holds an evaluation with other {' and '.join(differs)}; choose another folder, "

@@ -148,6 +148,11 @@ def passes_of(variants: Sequence[Variant], detector: Detector) -> list[Pass]:
                 f"the detector of variant {variant.name!r} has another input size or patch grid than {detector.name}; "
                 "evaluate it on its own."
             )
+        if not runner.framing.plain and (variant.view is not None or variant.shots is not None):
+            raise KeepADError(
+                f"variant {variant.name!r} changes the images or has references, which is measured on squashed images "
+                "only; leave fit, tiles and views out."
+            )
         shared = passes.setdefault((id(runner), variant.view), Pass(runner, variant.view, []))
         shared.points.append(replace(variant.point, name=variant.name))
     return list(passes.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -66,6 +66,7 @@ class RunSummary:
         interrupted: Whether Ctrl-C ended the run early.
         masks: Folder of the masks, or None without them.
         coco: The COCO file, or None without it.
+        fits: How images became inputs where they were not squashed as always, and how many did so.
     """
 
     jsonl: Path
@@ -74,6 +75,7 @@ class RunSummary:
     interrupted: bool = False
     masks: Path | None = None
     coco: Path | None = None
+    fits: Counter[str] = field(default_factory=Counter)
 
     @property
     def errors(self) -> list[str]:
@@ -211,6 +213,8 @@ def _score(detector: Detector, paths: Sequence[Path], batch_size: int, summary: 
 
         try:
             for prediction in detector.predict(paths, batch_size=batch_size, on_error=on_error):
+                if prediction.fit is not None:
+                    summary.fits[prediction.fit] += 1
                 queue.submit(partial(files.add, prediction), write)
         except KeyboardInterrupt:
             summary.interrupted = True

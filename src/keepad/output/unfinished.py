@@ -32,6 +32,7 @@ def identity_of(detector: Detector, paths: Sequence[Path], settings: dict[str, A
         "digests": detector.digests(),
         "point": asdict(detector.point),
         "precision": detector.precision,
+        "input": [detector.image_size, detector.framing.description()],
         "thresholds": detector.thresholds,
         "profile": None if profile is None else [profile.history, [image.digest for image in profile.images]],
         "files": files.hexdigest(),

@@ -10,8 +10,9 @@ import numpy as np
 
 from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress
-from keepad.detector import Detector, InputImage
+from keepad.detector import Detector
 from keepad.errors import KeepADError
+from keepad.framing import InputImage
 from keepad.images import read_image, spread, to_input
 from keepad.prediction import Prediction
 from keepad.presets import OperatingPoint

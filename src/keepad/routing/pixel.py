@@ -13,7 +13,9 @@ import numpy as np
 
 from keepad.arrays import Array
 from keepad.presets import PixelBudget
+from keepad.routing.grid import block_ids
 
+_BEYOND = 10_000  # grey levels
 _QUIET = 0.1  # share of the patches with the smallest range, which estimate sensor noise
 
 
@@ -23,7 +25,7 @@ class PixelRouting:
 
     Attributes:
         index: (n,) grid indices of the patches that stay, ascending.
-        owner: (N,) the patch whose token each cell uses; itself where it stays.
+        owner: (N,) the patch whose token each cell uses; itself where it stays, -1 for cells that do not count.
         bound: (N,) grey levels by which any pixel of a cell may differ, in any channel, from any pixel of its owner; 0
             where it stays.
     """
@@ -38,42 +40,67 @@ class PixelRouting:
         return len(self.index) == len(self.owner)
 
     @property
+    def cells(self) -> Array:
+        """(m,) grid indices of the cells that count, ascending; all of them unless some were left out."""
+        return np.flatnonzero(self.owner >= 0)
+
+    @property
+    def merges(self) -> bool:
+        """Whether any cells share a token."""
+        return len(self.index) < len(self.cells)
+
+    @property
     def token(self) -> Array:
-        """(N,) position in `index` of the token of each cell."""
-        return np.searchsorted(self.index, self.owner)
+        """(m,) position in `index` of the token of each cell that counts."""
+        return np.searchsorted(self.index, self.owner[self.cells])
 
     @property
     def size(self) -> Array:
         """(n,) cells per token, its own included."""
-        return np.bincount(self.owner, minlength=len(self.owner))[self.index].astype(np.float32)
+        return np.bincount(self.owner[self.cells], minlength=len(self.owner))[self.index].astype(np.float32)
+
+    @staticmethod
+    def of_all(inside: Array) -> PixelRouting:
+        """The decision that every cell where `inside`, (N,) bool, has its own token and no other counts."""
+        cells = np.arange(len(inside))
+        return PixelRouting(cells[inside], np.where(inside, cells, -1), np.zeros(len(cells), dtype=np.int16))
 
 
-def route_pixels(pixels: Array, patch: tuple[int, int], budget: PixelBudget) -> PixelRouting:
+def route_pixels(
+    pixels: Array, patch: tuple[int, int], budget: PixelBudget, inside: Array | None = None
+) -> PixelRouting:
     """One patch of every uniform block stays, and every other patch.
 
     Args:
         pixels: (H, W, 3) uint8 in whole patches.
         patch: Height and width of a patch.
         budget: Block sizes and tolerances.
+        inside: (N,) bool, the cells that count, or None for all; the others have no token, and blocks are as uniform as
+            what counts of them.
     """
     high, low = extremes(pixels, patch)
     rows, columns, _ = high.shape
     cell = np.arange(rows * columns)
     owner, free = cell.reshape(rows, columns).copy(), np.ones((rows, columns), dtype=bool)
-    noise = budget.noise * _noise(high, low) if budget.noise else 0
+    within = np.ones((rows, columns), dtype=bool) if inside is None else inside.reshape(rows, columns)
+    noise = budget.noise * _noise(high[within], low[within]) if budget.noise else 0
+    high[~within], low[~within] = -_BEYOND, _BEYOND  # no part of the extremes of their blocks
     for side, tolerance in budget.blocks:
         uniform = _span(high, low, side) <= tolerance + noise
         if not uniform.any():
             continue
-        inside = uniform.repeat(side, 0).repeat(side, 1)[:rows, :columns] & free
-        owner[inside] = _middle(cell.reshape(rows, columns), side)[inside]
-        free &= ~inside
+        taken = uniform.repeat(side, 0).repeat(side, 1)[:rows, :columns] & free
+        owner[taken] = _owners(cell.reshape(rows, columns), side, taken & within)[taken]
+        free &= ~taken
     owner, bound = owner.reshape(-1), np.zeros(rows * columns, dtype=np.int16)
     stays = owner == cell
     dropped = np.flatnonzero(~stays)
     if len(dropped):
         high, low, theirs = high.reshape(-1, 3), low.reshape(-1, 3), owner[dropped]
         bound[dropped] = np.maximum(high[dropped] - low[theirs], high[theirs] - low[dropped]).max(1)
+    if inside is not None:
+        owner[~inside] = -1
+        stays &= inside
     return PixelRouting(np.flatnonzero(stays), owner, bound)
 
 
@@ -113,6 +140,23 @@ def _middle(cell: Array, side: int) -> Array:
     row = np.minimum(np.arange(rows) // side * side + (side - 1) // 2, rows - 1)
     column = np.minimum(np.arange(columns) // side * side + (side - 1) // 2, columns - 1)
     middle: Array = cell[row][:, column]
+    return middle
+
+
+def _owners(cell: Array, side: int, counted: Array) -> Array:
+    """(rows, columns) the middle of each cell's block, or the first of its cells that count where the middle does not.
+
+    Args:
+        cell: (rows, columns) grid indices.
+        side: Side of the blocks.
+        counted: (rows, columns) bool, the cells of uniform blocks that count.
+    """
+    middle = _middle(cell, side)
+    lost = counted & ~counted.reshape(-1)[middle]
+    if lost.any():
+        block = block_ids(cell, (len(cell), cell.shape[1]), side)
+        ids, first = np.unique(block[lost], return_index=True)
+        middle[lost] = cell[lost][first][np.searchsorted(ids, block[lost])]
     return middle
 
 

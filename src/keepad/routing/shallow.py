@@ -16,7 +16,7 @@ def shallow_target(rho: float, grid: Grid) -> int:
     return round(rho * grid[0] * grid[1])
 
 
-def keep_shallow(scores: Array, cells: Array, grid: Grid, budget: ShallowBudget) -> Array:
+def keep_shallow(scores: Array, cells: Array, grid: Grid, budget: ShallowBudget, counted: int | None = None) -> Array:
     """Positions of the tokens of one image that stay, ascending.
 
     Ties go to the lower grid index.
@@ -26,10 +26,12 @@ def keep_shallow(scores: Array, cells: Array, grid: Grid, budget: ShallowBudget)
         cells: (n,) their grid indices, ascending.
         grid: Rows and columns.
         budget: Coverage and rescue.
+        counted: Cells of which the budget is a share; all of the grid if None.
     """
     order = np.argsort(-scores, kind="stable")  # from here on, tokens are known by their rank
     winners = first_of_each(block_ids(cells, grid, budget.block)[order])
-    target = min(shallow_target(budget.rho, grid), len(scores))
+    whole = counted is None or counted == grid[0] * grid[1]
+    target = min(shallow_target(budget.rho, grid if whole else (counted or 0, 1)), len(scores))
     if len(winners) >= target and not budget.strict:
         return np.sort(order[np.sort(winners)[:target]])
     kept = np.zeros(len(scores), dtype=bool)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from keepad.arrays import Array
-from keepad.detector import Detector, InputImage, Network
-from keepad.inference import NO_REFERENCES, Inference, References
+from keepad.detector import Detector, InputImage
+from keepad.inference import NO_REFERENCES, AnyNetwork, Inference, References
 from keepad.prediction import Prediction
 from keepad.presets import OperatingPoint
-from keepad.steps import Stages
+from keepad.steps import WHOLE, Scope, Stages
 
 T = TypeVar("T")
 
@@ -192,10 +192,11 @@ class BetweenBatches:
         check: Called before every pass; what it raises ends the work.
     """
 
-    def __init__(self, network: Network, worker: Worker, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, network: AnyNetwork, worker: Worker, check: Callable[[], None] = lambda: None) -> None:
         self._network, self._worker, self._check = network, worker, check
         self.name, self.image_size, self.placement = network.name, network.image_size, network.placement
         self.calibration, self.provenance, self.packages = network.calibration, network.provenance, network.packages
+        self.fixed_size = network.fixed_size
 
     @property
     def backbone_name(self) -> str:
@@ -204,6 +205,10 @@ class BetweenBatches:
     @property
     def grid(self) -> tuple[int, int]:
         return self._network.grid
+
+    @property
+    def patch(self) -> tuple[int, int]:
+        return self._network.patch
 
     @property
     def runs_on(self) -> str:
@@ -220,10 +225,11 @@ class BetweenBatches:
         stages: Stages | None = None,
         references: References = NO_REFERENCES,
         record: bool = False,
+        scope: Scope = WHOLE,
     ) -> dict[str, list[Inference]]:
         """The result of every image of a batch at every operating point, as the network itself gives it."""
         self._check()
-        return self._worker.run(lambda: self._network.infer(pixels, points, stages, references, record)).result()
+        return self._worker.run(lambda: self._network.infer(pixels, points, stages, references, record, scope)).result()
 
     def digests(self) -> dict[str, str]:
         return self._network.digests()

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from keepad.console import Say
-from keepad.engines.export.segments import Early, Late, Scores, Segment
+from keepad.engines.export.segments import Early, Late, Segment
+
+_LANDMARKS = 8  # every so many cells in the example, so that their number equals no other
 
 
 def write_graphs(segments: Mapping[str, Segment], folder: Path, say: Say) -> dict[str, Path]:
@@ -121,7 +123,7 @@ def _example(segment: Segment) -> tuple[Tensor, ...]:
     """Inputs for tracing; their number of tokens equals no size of the network, so none becomes a constant."""
     network, generator = segment.network, torch.Generator().manual_seed(0)
     cells = network.grid[0] * network.grid[1]
-    live = cells if isinstance(segment, Early | Scores) else cells - 3
+    live = cells if isinstance(segment, Early) else cells - 3
     count = cells - 5  # fewer tokens than cells, so that some are shared
     token = torch.arange(live).clamp(max=count - 1)
     width = 3 * network.patch[0] * network.patch[1]
@@ -133,6 +135,7 @@ def _example(segment: Segment) -> tuple[Tensor, ...]:
         "token": token,
         "size": torch.bincount(token).float(),
         "entry": torch.rand(live, generator=generator),
+        "landmarks": torch.arange(live)[::_LANDMARKS],
     }
     return tuple(inputs[name] for name in segment.inputs)
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from keepad.engines.network import SCORES, late_name
 from keepad.network import Network
-from keepad.routing.grid import is_landmark
 from keepad.tokens import Merge, Tokens
 
 
@@ -64,24 +63,20 @@ class Early(Segment):
 class Scores(Segment):
     """From the tokens that enter the shallow router to their scores; cheap, and always in single precision."""
 
-    inputs = ("tokens", "token", "size")
+    inputs = ("tokens", "cells", "token", "size", "landmarks")
     outputs = ("scores",)
 
-    def __init__(self, network: Network) -> None:
-        super().__init__(network)
-        self._cells = torch.arange(self._grid[0] * self._grid[1])
-        self._landmarks = is_landmark(self._cells, self._grid).nonzero().squeeze(1)
-
-    def forward(self, x: Tensor, token: Tensor, size: Tensor) -> tuple[Tensor]:
+    def forward(self, x: Tensor, cells: Tensor, token: Tensor, size: Tensor, landmarks: Tensor) -> tuple[Tensor]:
         """
         Args:
             x: (prefix + n, C) output of the first segment.
-            token: (N,) position of each cell's token among the patches.
+            cells: (m,) grid indices of the cells that count.
+            token: (m,) position of each cell's token among the patches.
             size: (n,) cells per patch.
+            landmarks: (l,) positions of the landmarks among the cells.
         """
-        merge = Merge(self._cells, token, size)
         patches = x[self.network.backbone.prefix :]
-        return (self.network.shallow(patches, self._cells, self._grid, merge, self._landmarks),)
+        return (self.network.shallow(patches, cells, self._grid, Merge(cells, token, size), landmarks),)
 
 
 class Middle(Segment):

@@ -20,14 +20,13 @@ from keepad.engines.export.graphs import quiet, read_model, write_graphs, write_
 from keepad.engines.export.int8 import quantise_segment
 from keepad.engines.export.segments import Segment, segments_of
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, digest_of_file, write_description
-from keepad.engines.network import SCORES
+from keepad.engines.network import FEWEST_PATCHES, SCORES
 from keepad.engines.sessions import open_session
 from keepad.errors import KeepADError
 from keepad.files import writable_folder
 from keepad.network import Network
 
 PRECISIONS = {"openvino": ("fp32", "bf16", "int8"), "onnx": ("fp32", "int8")}
-_FEWEST_PATCHES = 90  # a smaller grid may leave fewer tokens than dissimilarity has neighbours
 _LOWEST_COSINE = 0.98  # to the float outputs; below, a segment stays in floating point
 _COMPARED_FEEDS = 8
 
@@ -67,7 +66,7 @@ def export(
     """
     check_request(engine, precision, images)
     rows, columns = network.grid
-    if rows * columns < _FEWEST_PATCHES:
+    if rows * columns < FEWEST_PATCHES:
         raise KeepADError(f"a grid of {rows}x{columns} patches is too small to export; use a larger image size.")
     if network.placement.early_head_layers:
         raise KeepADError(
