@@ -41,6 +41,7 @@ class BenchmarkPlan:
         repeats: Timed repeats.
         images: Different images per repeat, at most; an incomplete last batch is filled from the first images.
         device: Device of torch; a GPU if there is one, else the CPU.
+        memory: Measure the peak memory of each variant, in one more pass.
     """
 
     backbones: tuple[str, ...] = (DEFAULT_BACKBONE,)
@@ -56,6 +57,7 @@ class BenchmarkPlan:
     repeats: int = 5
     images: int = 8
     device: str | None = None
+    memory: bool = True
 
     def __post_init__(self) -> None:
         for engine in self.engines:

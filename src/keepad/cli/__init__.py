@@ -8,7 +8,21 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from keepad.cli import audit, benchmark, cache, data, demo, drift, evaluate, export, models, predict, teach, train
+from keepad.cli import (
+    audit,
+    benchmark,
+    cache,
+    data,
+    demo,
+    drift,
+    evaluate,
+    export,
+    models,
+    predict,
+    reproduce,
+    teach,
+    train,
+)
 from keepad.console import stderr
 from keepad.errors import KeepADError
 from keepad.version import __version__
@@ -30,6 +44,7 @@ app.command("models")(models.models)
 app.command("evaluate")(evaluate.evaluate)
 app.command("benchmark")(benchmark.benchmark)
 app.command("export")(export.export)
+app.command("reproduce")(reproduce.reproduce)
 app.command("drift")(drift.drift)
 app.command("cache")(cache.cache)
 app.add_typer(data.app, name="data")
