@@ -18,10 +18,10 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.console import command_line, say_on_stderr
 from keepad.data import read_dataset
-from keepad.detector import Network
 from keepad.evaluate.markdown import table
 from keepad.files import replace_text
 from keepad.images import read_image, spread, to_input
+from keepad.inference import AnyNetwork
 from keepad.latency import cpu_name, interleaved, measured_times, within_budget
 from keepad.loading import load
 from keepad.presets import OperatingPoint
@@ -49,7 +49,7 @@ def main() -> None:
             point = within_budget(network, budget, say_on_stderr)
             say_on_stderr(f"{len(batches)} images on {engine} within {budget:.0f} ms")
 
-            def run(batch: Array, network: Network = network, point: OperatingPoint = point) -> object:
+            def run(batch: Array, network: AnyNetwork = network, point: OperatingPoint = point) -> object:
                 return network.infer(batch, [point])
 
             (ms,) = interleaved({point.name: run}, batches, 1).values()
