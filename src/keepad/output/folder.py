@@ -174,7 +174,8 @@ def run_folder(
             unfinished = Unfinished(out, identity, summary.jsonl, paths)
             files = _Files(detector, paths, summary, title, outputs.fdr, unfinished)
             _score(detector, paths[len(summary.rows) :], batch_size, summary, files)
-            if outputs.fdr is not None and calibrated is not None:
+            # Of an unfinished folder verdicts stay open: they depend on the images that are left.
+            if outputs.fdr is not None and calibrated is not None and not summary.interrupted:
                 _decide_together(summary, files, calibrated, outputs.fdr)
             files.close()
             if not summary.interrupted:
