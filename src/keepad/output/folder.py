@@ -260,7 +260,7 @@ class _Files:
         if profile is not None and profile.bank is not None:
             settings["references"] = f"{len(profile.images)} good images"
         if profile is not None and profile.calibrated is not None:
-            together = f"{100 * fdr:.3g} % of the defects called here expected to be good" if fdr else ""
+            together = f"at most {100 * fdr:.3g} % of the defects called here expected to be good" if fdr else ""
             settings["promise"] = together or profile.calibrated.promise
             settings["calibration"] = f"{len(profile.calibrated.scores)} good images"
         self._undecided = fdr is not None
