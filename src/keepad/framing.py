@@ -64,7 +64,7 @@ class Framing:
     def description(self) -> dict[str, Any]:
         """All that decides what the inputs are, ready for JSON."""
         tiles = None if self.tiles is None else asdict(self.tiles)
-        roi = None if self.roi is None else self.roi.digest
+        roi = None if self.roi is None else self.roi.to_json()
         return {"fit": self.fit, "tiles": tiles, "views": self.views, "roi": roi}
 
 

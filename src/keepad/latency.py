@@ -72,7 +72,7 @@ def within_budget(network: AnyNetwork, budget_ms: float, say: Say) -> OperatingP
     """
     if not (math.isfinite(budget_ms) and budget_ms > 0):
         raise KeepADError(f"a budget is a number of milliseconds above 0, not {budget_ms:g}.")
-    times = _times(network, say)
+    times = measured_times(network, say)
     for name in BUDGET_POINTS:
         if times[name] <= budget_ms:
             dense = "" if name == "dense" else f"; dense takes {times['dense']:.0f} ms"
@@ -98,8 +98,8 @@ def cpu_name() -> str:
     return next(names, platform.processor())
 
 
-def _times(network: AnyNetwork, say: Say) -> dict[str, float]:
-    """95th percentile of the milliseconds of each point, as measured before or now."""
+def measured_times(network: AnyNetwork, say: Say) -> dict[str, float]:
+    """95th percentile of the milliseconds of each point of a budget, by name, as measured before or now."""
     points = [replace(POINTS[name], pixels=None) for name in BUDGET_POINTS]
     measured_for = {
         "machine": [cpu_name(), platform.node(), _threads()],

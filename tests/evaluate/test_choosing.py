@@ -11,6 +11,7 @@ import pytest
 from evaluate_trees import draw_part
 from keepad.data import read_dataset
 from keepad.detector import Detector
+from keepad.engines.network import open_network
 from keepad.errors import KeepADError
 from keepad.evaluate import Options
 from keepad.evaluate.choosing import Bounds, Labelled, Outcome, Question, choose_point, labelled
@@ -88,6 +89,23 @@ def test_a_second_run_computes_nothing_and_keeps_the_order(
     second = chosen(detector, root, tmp_path / "out", said, profile=None)
     assert second.choice == first.choice
     assert second.page == first.page
+
+
+def test_the_engine_is_chosen_too(
+    detector: Detector, root: Path, tmp_path: Path, said: list[str], folders: dict[str, Path]
+) -> None:
+    engines = {"torch": detector, "onnx": Detector(open_network(folders["onnx"]))}
+    points = [POINTS[name] for name in ("dense", "prune70")]
+    # A bound that random weights keep: what counts is which candidate is named, and that the profile knows its engine.
+    asked = Question(engines, points, Bounds(max_miss=0.999, confidence=0.5), Promise(false_alarms=0.3))
+    outcome = choose_point(asked, images_of(root, said), tmp_path / "out", options=Options(), say=said.append)
+    names = {row.point for row in outcome.choice.table}
+    assert names == {"dense, torch", "prune70, torch", "dense, onnx", "prune70, onnx"}
+    assert outcome.choice.table[0].point == "dense, torch"
+    missed = {row.point: row.missed for row in outcome.choice.table}
+    assert missed["dense, torch"] == missed["dense, onnx"]
+    assert outcome.profile is not None
+    assert f"{outcome.profile.owner.point}, {outcome.profile.settings['engine']}" == outcome.choice.point
 
 
 def test_lost_defects_are_bounded_as_well(detector: Detector, root: Path, tmp_path: Path, said: list[str]) -> None:

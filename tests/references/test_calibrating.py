@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from keepad.detector import Detector
 from keepad.errors import KeepADError
+from keepad.loading import load
 from keepad.network import Network
 from keepad.references import calibrating
 from keepad.references.calibrating import Promise, ScoreLog
@@ -195,6 +196,15 @@ def test_older_profiles_load_and_damaged_ones_are_refused(
     save_file(tensors, path, metadata={"keepad-profile": deep})
     with pytest.raises(KeepADError, match=r"damaged|another format"):
         read_profile(path)
+
+
+def test_the_engine_of_a_chosen_profile_is_checked(detector: Detector, good: Path, said: list[str]) -> None:
+    profile = detector.calibrate(good, false_alarms=0.1, say=said.append)
+    chosen = replace(profile, settings={"engine": "abacus"})
+    with pytest.raises(KeepADError, match="there is no engine called 'abacus'"):
+        load("default", profile=chosen, say=said.append)
+    with pytest.raises(KeepADError, match="a profile has its operating point already"):
+        load("default", profile=profile, budget_ms=80, say=said.append)
 
 
 def test_a_calibration_belongs_to_its_operating_point(detector: Detector, good: Path, said: list[str]) -> None:

@@ -170,15 +170,18 @@ def print_summary(summary: RunSummary) -> None:
 
 
 def warn_of_references(profile: Profile, images: Sequence[Path]) -> None:
-    """Say which of the images are references themselves, whose scores are too low to mean anything."""
+    """Say which of the images the profile was made from; their scores and p-values say nothing about new ones."""
     from keepad.console import say_on_stderr
     from keepad.references.teaching import digest_of_file
 
-    names = {image.name for image in profile.images}
-    digests = {image.digest for image in profile.images}
-    same = [path for path in images if path.name in names and digest_of_file(path) in digests]
-    if same:
-        say_on_stderr(
-            f"{len(same)} of these images are references of the profile ({same[0].name} is one), so their scores say "
-            "nothing about new images."
-        )
+    known = {"references of": {image.digest: image.name for image in profile.images}}
+    if profile.calibrated is not None:
+        known["images that calibrated"] = dict(zip(profile.calibrated.hashes, profile.calibrated.names, strict=True))
+    for what, names in known.items():
+        of_name = {name.partition(" (")[0] for name in names.values()}
+        same = [path for path in images if path.name in of_name and digest_of_file(path) in names]
+        if same:
+            say_on_stderr(
+                f"{len(same)} of these images are {what} the profile ({same[0].name} is one), so their scores say "
+                "nothing about new images."
+            )

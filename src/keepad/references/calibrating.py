@@ -18,7 +18,9 @@ from keepad.decisions import calibrate as calibrated_from
 from keepad.decisions.fields import Fields
 from keepad.detector import Detector, ImageSource, InputImage
 from keepad.errors import KeepADError
+from keepad.files import replace_text
 from keepad.images import read_image
+from keepad.references.parts import framing_setting
 from keepad.references.profile import Profile
 from keepad.references.teaching import digest_of_file, now, owner_of
 
@@ -72,10 +74,8 @@ class ScoreLog:
         self._identity = _identity(detector)
         self.known = self._read()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("w", encoding="utf-8") as file:
-                file.write(json.dumps(self._identity) + "\n")
-                file.writelines(_line(digest, scored) for digest, scored in self.known.items())
+            kept = "".join(_line(digest, scored) for digest, scored in self.known.items())
+            replace_text(path, json.dumps(self._identity) + "\n" + kept)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -163,7 +163,8 @@ def profile_of(detector: Detector) -> Profile:
     """The detector's profile, or a new one that holds nothing yet."""
     if detector.profile is not None:
         return detector.profile
-    return Profile(None, owner_of(detector, detector.point), (), np.zeros(0, np.uint8), {}, ())
+    settings = framing_setting(detector.framing)
+    return Profile(None, owner_of(detector, detector.point), (), np.zeros(0, np.uint8), settings, ())
 
 
 def refuse_references(profile: Profile | None, images: dict[str, ImageSource]) -> None:
