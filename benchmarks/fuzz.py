@@ -238,6 +238,7 @@ def hostile_descriptions(folder: Path) -> Iterator[tuple[str, bytes]]:
 def refusals(exported: Path | None) -> list[dict[str, Any]]:
     """How each hostile file is refused."""
     found = []
+    load_network("m2i", say=print)  # what is imported at the first opening is no cost of a hostile file
     trap = Path(tempfile.gettempdir()) / "keepad-trap"
     trap.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as name:
