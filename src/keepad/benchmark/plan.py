@@ -42,6 +42,7 @@ class BenchmarkPlan:
         images: Different images per repeat, at most; an incomplete last batch is filled from the first images.
         device: Device of torch; a GPU if there is one, else the CPU.
         image_size: Height and width of the input; that of each checkpoint if None.
+        memory: Measure the peak memory of each variant, in one more pass.
     """
 
     backbones: tuple[str, ...] = (DEFAULT_BACKBONE,)
@@ -58,6 +59,7 @@ class BenchmarkPlan:
     images: int = 8
     device: str | None = None
     image_size: tuple[int, int] | None = None
+    memory: bool = True
 
     def __post_init__(self) -> None:
         for engine in self.engines:

@@ -141,6 +141,7 @@ def time_network(
                 batches = images.batches(network.image_size, batch)
                 with _using_threads(threads):
                     protocol: dict[str, Any] = {"warmup": plan.warmup, "repeats": plan.repeats, "advance": advance}
+                    protocol["memory"] = plan.memory
                     timings = measure(runners, batches, network, **protocol)
                 setting = {"weights": weights, "dtype": dtype, "batch": batch, "threads": threads}
                 yield [_record(network.backbone_name, timing, timings[0], setting) for timing in timings]

@@ -101,6 +101,7 @@ def measure(
     *,
     warmup: int,
     repeats: int,
+    memory: bool = True,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Timing]:
     """Timings of the runners, in their order, from interleaved passes.
@@ -111,6 +112,7 @@ def measure(
         sizes: The network in torch, whose layers give the FLOPs.
         warmup: Untimed passes of each runner.
         repeats: Timed repeats.
+        memory: Measure peak memory, too.
         advance: Called after every pass.
     """
     for turn in schedule(len(runners), warmup, 1):
@@ -134,7 +136,7 @@ def measure(
     timings = []
     for i, runner in enumerate(runners):
         flops, keep_shallow, keep, keep_pixels = (float(mean) for mean in np.mean(costs[i], axis=0))
-        peak = peak_memory_mb(runner.network, batches[0], runner.point)
+        peak = peak_memory_mb(runner.network, batches[0], runner.point) if memory else None
         ms, stages_ms = seconds[i] * to_ms, stages[i] * to_ms / len(batches)
         timings.append(Timing(runner, ms, stages_ms, flops, keep_shallow, keep, keep_pixels, peak))
         advance()

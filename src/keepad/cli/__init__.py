@@ -21,6 +21,7 @@ from keepad.cli import (
     export,
     models,
     predict,
+    reproduce,
     score,
     serve,
     teach,
@@ -53,6 +54,7 @@ app.command("models")(models.models)
 app.command("evaluate")(evaluate.evaluate)
 app.command("benchmark")(benchmark.benchmark)
 app.command("export")(export.export)
+app.command("reproduce")(reproduce.reproduce)
 app.command("drift")(drift.drift)
 app.command("cache")(cache.cache)
 app.add_typer(data.app, name="data")

@@ -1,0 +1,1 @@
+"""The paper's tables and figures, made by `keepad reproduce`: checkpoints, variants for `keepad.evaluate`, one page."""
