@@ -10,6 +10,7 @@ from pathlib import Path
 import timm
 import torch
 
+from keepad.backbone.formats import to_timm
 from keepad.backbone.locations import cached_file
 from keepad.backbone.registry import BACKBONES, DEFAULT_BACKBONE, BackboneSpec, Triple
 from keepad.backbone.vit import Backbone
@@ -77,7 +78,7 @@ def load_backbone(
 ) -> tuple[Backbone, BackboneSpec, Origin]:
     """A backbone with its pretrained weights, its spec, and which weights they are."""
     backbone, spec = build_backbone(name)
-    state, origin = load_weights(spec, file=file, say=say)
+    state, origin = load_weights(spec, file=file, convert=lambda tensors: to_timm(tensors, backbone.vit), say=say)
     try:
         backbone.vit.load_state_dict(state)
     except RuntimeError as error:

