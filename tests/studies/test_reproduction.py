@@ -163,6 +163,7 @@ def settings_of(quick: Path, painted: Path, weights: Path, out: Path, progress: 
         image_size=(SIDE, SIDE),
         checkpoints={name: str(trained / f"{name}-paper" / "full.safetensors") for name in ("first", "second")},
         train=False,
+        time=False,
         seeds=(42,),
         limit=4,
         quick=False,
@@ -222,7 +223,7 @@ def base_of(network: Network) -> Base:
 def larger() -> Network:
     """A random network on a grid of 14 x 14, on which budgets differ."""
     backbone, spec = build_backbone(BACKBONE, seed=1)
-    return with_fresh_parts(lively(backbone), spec, seed=2)
+    return with_fresh_parts(lively(backbone), spec, seed=2, image_size=(224, 224))
 
 
 def survivors(network: Network, variants: list) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""State dicts of other projects in timm's names: OpenAI, open_clip, Meta and timm by timm's converters, Hugging Face."""
+"""State dicts of other projects in timm's names: of Hugging Face, and those that timm itself converts."""
 
 from __future__ import annotations
 

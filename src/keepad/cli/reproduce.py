@@ -41,6 +41,9 @@ def reproduce(
     train: Annotated[
         bool, typer.Option("--train/--no-train", help="Train what is missing, or leave its rows out.")
     ] = True,
+    timed: Annotated[
+        bool, typer.Option("--time/--no-time", help="Time the variants, or leave speeds out, as on a busy machine.")
+    ] = True,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many images per class.")] = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images in one forward pass.")] = 1,
     cache: Annotated[
@@ -90,6 +93,7 @@ def reproduce(
         image_size=side,
         checkpoints=checkpoints,
         train=train,
+        time=timed,
         seeds=SEEDS[:2] if quick else SEEDS,
         limit=min(limit or 4, 4) if quick else limit,
         quick=quick,

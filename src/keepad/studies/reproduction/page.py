@@ -81,6 +81,8 @@ def _top(settings: Settings, measured: Sequence[Measured], networks: Mapping[str
         + ("" if settings.recipe == "paper" else ", not the published one: other losses, constants and a pixel router"),
         f"- device {measured[0].contents[0]['settings']['device']}; the paper's times are of one RTX 5090",
     ]
+    if not settings.time:
+        differs.append("- speeds are left out (`--no-time`); counted GFLOPs stand for them")
     if settings.limit is not None:
         differs.append(f"- at most {settings.limit} images per class, so intervals are wide")
     if settings.quick:
@@ -98,8 +100,10 @@ def _top(settings: Settings, measured: Sequence[Measured], networks: Mapping[str
 
 def _plain(name: str, settings: Settings, measured: Sequence[Measured], scans: Any) -> list[str]:
     """One table for each direction, with the metrics that the paper prints."""
-    metrics = paper.COLUMNS.get(name, ("i_auroc", "p_auroc", "keep", "dtr", "cmr", "gflops", "speed"))
-    blocks = []
+    metrics = paper.COLUMNS.get(name, ("i_auroc", "p_auroc", "keep", "dtr", "cmr", "speed"))
+    told_of, blocks = metrics, list[str]()
+    if "speed" in metrics:  # counted FLOPs are of the method, times of the machine
+        metrics = (*metrics, "gflops")
     for own in measured:
         suites = _suites(name, own)
         if not suites:
@@ -113,7 +117,10 @@ def _plain(name: str, settings: Settings, measured: Sequence[Measured], scans: A
                 absent.append(f"{row}: {own.absent[row]}")
             elif not numbers and row == "deep without dissimilarity":
                 continue  # the published form has no such cue
-            rows.append([row, *_cells(numbers, metrics, theirs.get(row))])
+            beside = theirs.get(row)
+            if beside is not None:
+                beside = (*beside, *(None for _ in metrics[len(told_of) :]))
+            rows.append([row, *_cells(numbers, metrics, beside)])
         blocks += [f"**{own.title}**", _table(metrics, rows)]
         blocks += [f"Not measured: {sentence}" for sentence in absent]
     return blocks or ["No suite of this kind is in the data."]

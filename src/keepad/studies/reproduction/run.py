@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from keepad.evaluate import Options, Results, Variant, evaluate
 from keepad.files import replace_text, writable_folder
 from keepad.images import read_image, spread, to_input
 from keepad.loading import load
+from keepad.network import Network
 from keepad.presets import OperatingPoint, operating_point
 from keepad.studies.reproduction.checkpoints import FULL, Need, obtain
 from keepad.studies.reproduction.depth import depth_scan
@@ -29,6 +31,7 @@ from keepad.studies.reproduction.tables import TABLES, needs_of, variants_of
 from keepad.studies.reproduction.variants import (
     Base,
     budget_variants,
+    evidence_centres,
     evidence_variants,
     matched_keep,
     torch_network,
@@ -68,10 +71,13 @@ def _direction(settings: Settings, direction: Direction) -> tuple[Measured, Base
     if not any(TABLES[name].domain in ("industrial", "medical") for name in settings.tables):
         suites = list(direction.targets)
     dataset = settings.dataset.select(suites=suites)
-    plain = _matched(variants_of(settings.tables, base), base, dataset, measured)
+    runs = writable_folder(settings.out / "runs")
+    plain = _matched(runs, variants_of(settings.tables, base), base, dataset, measured)
     variants = [*plain, *_retrained(settings, direction, base, measured)]
     if "evidence" in settings.tables:
-        variants += evidence_variants(base, source_images(settings, direction, base))
+        file = runs / f"{direction.name}-{settings.recipe}-evidence.json"
+        make = partial(evidence_centres, base, lambda: source_images(settings, direction, base))
+        variants += evidence_variants(base, _kept(file, [base.network.digests(), repr(base.point)], make))
 
     def wave(name: str, listed: Sequence[Variant]) -> Results:
         folder = settings.out / "runs" / f"{direction.name}-{settings.recipe}-{name}-{_digest(listed, settings)}"
@@ -95,23 +101,53 @@ def _direction(settings: Settings, direction: Direction) -> tuple[Measured, Base
     return measured, base, scan
 
 
-def _matched(variants: Sequence[Variant], base: Base, dataset: Dataset, measured: Measured) -> list[Variant]:
+def _matched(
+    folder: Path, variants: Sequence[Variant], base: Base, dataset: Dataset, measured: Measured
+) -> list[Variant]:
     """The variants, reducers among them at the FLOPs of their namesake, or without those that cannot get there."""
     namesakes = {variant.point.reducer.namesake for variant in variants if variant.point.reducer is not None}
     if not namesakes:
         return list(variants)
     samples = spread(dataset.select(suites=list(measured.targets), split="test").samples, IMAGES)
-    images = [to_input(read_image(sample.image), base.network.image_size) for sample in samples]
-    targets = {name: mean_flops(base.network, operating_point(name), images) for name in namesakes}
+    points = [variant.point for variant in variants if variant.point.reducer is not None]
 
-    def attempt(variant: Variant) -> Variant | None:
-        try:
-            return replace(variant, point=matched(base.network, [variant.point], images, targets)[0])
-        except KeepADError as error:
-            measured.absent[variant.name] = str(error)
-            return None
+    def ratios() -> dict[str, Any]:
+        images = [to_input(read_image(sample.image), base.network.image_size) for sample in samples]
+        targets = {name: mean_flops(base.network, operating_point(name), images) for name in namesakes}
+        return {point.name: _ratio(base.network, point, images, targets) for point in points}
 
-    return [found for found in map(attempt, variants) if found is not None]
+    identity = [base.network.digests(), [repr(point) for point in points], [sample.image.name for sample in samples]]
+    found = _kept(folder / f"{measured.name}-{base.recipe}-reducers.json", identity, ratios)
+    measured.absent.update({name: value for name, value in found.items() if isinstance(value, str)})
+    return [
+        replace(variant, point=replace(variant.point, reducer=replace(reducer, ratio=found[variant.name])))
+        if (reducer := variant.point.reducer) is not None
+        else variant
+        for variant in variants
+        if not isinstance(found.get(variant.name), str)
+    ]
+
+
+def _ratio(network: Network, point: OperatingPoint, images: Sequence[Array], targets: dict[str, float]) -> float | str:
+    """Share of tokens at which a reducer costs what its namesake does, or why there is none."""
+    try:
+        reducer = matched(network, [point], images, targets)[0].reducer
+    except KeepADError as error:
+        return str(error)
+    return 0.0 if reducer is None else reducer.ratio
+
+
+def _kept(file: Path, identity: Any, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `make` gives, kept in a file, so that a resumed run need not compute it again."""
+    identity = json.loads(json.dumps(identity))
+    if file.is_file():
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if known["identity"] == identity:
+            values: dict[str, Any] = known["values"]
+            return values
+    made = make()
+    replace_text(file, json.dumps({"identity": identity, "values": made}))
+    return made
 
 
 def _retrained(settings: Settings, direction: Direction, base: Base, measured: Measured) -> list[Variant]:
@@ -152,16 +188,8 @@ def _time(
     rows = {row for name in settings.tables if TABLES[name].timed for row in TABLES[name].rows}
     timed = [variant for variant in variants if variant.name in rows and variant.detector is None]
     points = {variant.name: variant.point for variant in timed}
-    if not points:
+    if not points or not settings.time:
         return
-    file = settings.out / "runs" / f"{direction.name}-{settings.recipe}-times.json"
-    identity = {"points": [repr(point) for point in points.values()], **base.network.digests()}
-    if file.is_file():
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known.get("identity") == identity:
-            measured.milliseconds.update(known["milliseconds"])
-            return
-    settings.say(f"{direction.title}: timing {len(points)} variants")
     plan = BenchmarkPlan(
         points=tuple(points.values()),
         warmup=0 if settings.quick else 2,
@@ -169,11 +197,18 @@ def _time(
         images=1 if settings.quick else 4,
         memory=False,
     )
-    images = timed_images(None, plan.images)
-    with settings.progress("benchmark", plan.passes(len(images.images))) as advance:
-        (records,) = time_network(base.network, plan, images, weights="pretrained", say=settings.say, advance=advance)
-    measured.milliseconds.update({record.point: record.median_ms for record in records})
-    replace_text(file, json.dumps({"identity": identity, "milliseconds": measured.milliseconds}))
+
+    def milliseconds() -> dict[str, float]:
+        settings.say(f"{direction.title}: timing {len(points)} variants")
+        images = timed_images(None, plan.images)
+        with settings.progress("benchmark", plan.passes(len(images.images))) as advance:
+            protocol: dict[str, Any] = {"weights": "pretrained", "say": settings.say, "advance": advance}
+            (records,) = time_network(base.network, plan, images, **protocol)
+        return {record.point: record.median_ms for record in records}
+
+    file = settings.out / "runs" / f"{direction.name}-{settings.recipe}-times.json"
+    identity = [[repr(point) for point in points.values()], base.network.digests()]
+    measured.milliseconds.update(_kept(file, identity, milliseconds))
 
 
 def _digest(variants: Sequence[Variant], settings: Settings) -> str:

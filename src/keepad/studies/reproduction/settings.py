@@ -30,6 +30,7 @@ class Settings:
         image_size: Height and width of the input; the backbone's own if None.
         checkpoints: Existing checkpoints of the two directions by name of direction; trained where missing.
         train: Train what is missing; else tables that need it say so.
+        time: Time the rows of tables that have a speed.
         seeds: Seeds of the table of seeds.
         limit: Largest number of images per class that are evaluated.
         quick: One epoch on few images: a test of the path, not a result.
@@ -52,6 +53,7 @@ class Settings:
     image_size: tuple[int, int] | None
     checkpoints: dict[str, str]
     train: bool
+    time: bool
     seeds: tuple[int, ...]
     limit: int | None
     quick: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -239,24 +239,29 @@ def _share(values: Mapping[str, Any]) -> float:
     return float(values["keep"] / values["keep_shallow"])
 
 
-def evidence_variants(base: Base, images: Sequence[Array]) -> list[Variant]:
-    """Either statistic alone, its centre moved until the mean share on source images is that of both."""
-    evidences = {
-        kind: _evidences(base.network, base.named(kind, deep=replace(base.deep, evidence=kind)), images)
-        for kind in ("both", "var", "tail")
-    }
+def evidence_centres(base: Base, images: Callable[[], Sequence[Array]]) -> dict[str, float]:
+    """For either statistic alone, the centre at which its mean share on source images is that of both."""
+    chosen = images()
+    evidences = {}
+    for kind in ("both", "var", "tail"):
+        point = base.named(kind, deep=replace(base.deep, evidence=kind))
+        evidences[kind] = _evidences(base.network, point, chosen)
     goal = _mean_share(evidences["both"], base.deep)
-    variants = []
-    for kind in ("var", "tail"):
-        deep = replace(base.deep, evidence=kind)
-        centre = bisect(
-            lambda value, deep=deep, kind=kind: -_mean_share(evidences[kind], replace(deep, centre=value)),
-            -goal,
-            (-1.0, 2.0),
-        )
-        point = base.named(f"evidence {kind}", deep=replace(deep, centre=centre))
-        variants.append(Variant(point.name, point))
-    return variants
+
+    def centre(kind: str) -> float:
+        # The share falls as the centre rises.
+        return bisect(lambda c: -_mean_share(evidences[kind], replace(base.deep, centre=c)), -goal, (-1.0, 2.0))
+
+    return {kind: centre(kind) for kind in ("var", "tail")}
+
+
+def evidence_variants(base: Base, centres: Mapping[str, float]) -> list[Variant]:
+    """Either statistic alone, with its centre."""
+    points = [
+        base.named(f"evidence {kind}", deep=replace(base.deep, evidence=kind, centre=centre))
+        for kind, centre in centres.items()
+    ]
+    return [Variant(point.name, point) for point in points]
 
 
 def matched_keep(base: Base, other: Network, images: Sequence[Array]) -> OperatingPoint:
