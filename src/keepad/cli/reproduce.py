@@ -104,7 +104,7 @@ def reproduce(
         cache=cache,
         cache_limit=int(cache_limit * 1e9),
         batch=batch,
-        command=sys.argv,
+        command=["keepad", *sys.argv[1:]],
         say=lambda line: stderr.print(line, soft_wrap=True, markup=False, highlight=False),
         progress=progress,
     )
