@@ -1,16 +1,9 @@
 """What `keepad serve` delivers: `python benchmarks/serve.py --model DIR --out docs/benchmark/serve`.
 
-Four parts, on the demo images as JPEG files, against a service in a process of its own:
-
-- throughput: images per second of many connections at once, interleaved with passes of the network at the same batch
-  size as `keepad benchmark` times them (goal: at least 0.9 of these);
-- latency: requests at random times, at half of that rate (goal: 95th percentile below twice the mean);
-- many: 10,000 requests of which 1 % are broken in ten ways. Every one must be answered, the broken ones with an error,
-  the others with the score that the detector itself gives; memory of the service at a tenth and at the end (goal: less
-  than 5 % growth);
-- overload: four times the rate that it can do, for five minutes. Every request must get a right answer, or 429 with
-  Retry-After, and memory at a fifth and at the end must be the same.
-
+Four parts, on demo images as JPEG files, against a service in a process of its own. throughput: images per second of
+many connections, interleaved with passes of the network as `keepad benchmark` times them. latency: at random times, at
+half of that rate. many: 10,000 requests, 1 % of them broken in ten ways; each answer is checked, and memory compared
+at a tenth and at the end. overload: four times the rate for five minutes; each answer is right, or 429.
 Writes OUT.json and OUT.md; an interrupted run goes on with the parts that are missing in OUT.json.
 """
 
@@ -20,8 +13,6 @@ import argparse
 import asyncio
 import io
 import json
-import platform
-import random
 import signal
 import statistics
 import subprocess
@@ -32,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,9 +32,11 @@ from keepad.benchmark.timing import Runner
 from keepad.console import command_line, progress
 from keepad.demo import demo_images
 from keepad.detector import Detector
+from keepad.engines.sessions import available_threads
 from keepad.errors import KeepADError
 from keepad.files import replace_text
 from keepad.images import read_encoded, to_input
+from keepad.latency import cpu_name
 from keepad.version import __version__
 
 GOALS = {"throughput": 0.9, "latency": 2.0, "growth": 0.05}
@@ -51,8 +44,7 @@ TOLERANCE = 1e-4  # of scores; an image shares its pass with others, which moves
 PARTS = ("throughput", "latency", "many", "overload")
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """Status, Retry-After, body and seconds of a request; status 0 where the connection broke."""
 
     status: int
@@ -106,8 +98,8 @@ class Server:
 
     def megabytes(self) -> float:
         """Resident memory of the process."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1e3
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1e3
 
     def close(self) -> int:
         """Exit code after SIGTERM."""
@@ -183,7 +175,7 @@ def broken_samples(good: Sample) -> list[Sample]:
     infer = "/v2/models/keepad/infer"
     return [
         Sample("/predict", plain, image[: len(image) // 2], None, (422,)),
-        Sample("/predict", plain, random.Random(0).randbytes(50_000), None, (422,)),
+        Sample("/predict", plain, bytes(50_000), None, (422,)),
         Sample("/predict", plain, b"", None, (400,)),
         Sample("/predict", plain, large, None, (422,)),
         Sample("/predict", plain + "Content-Encoding: deflate\r\n", zlib.compress(bytes(10**8)), None, (413,)),
@@ -298,8 +290,7 @@ def overload(server: Server, good: list[Sample], rate: float, seconds: float) ->
         outcomes = Outcomes(samples, advance)
         started = time.perf_counter()
         asyncio.run(open_loop(server.port, samples, 4 * rate, done))
-        took = time.perf_counter() - started
-    before, after = memory[0], server.megabytes()
+    took, before, after = time.perf_counter() - started, memory[0], server.megabytes()
     answered = outcomes.statuses[200] / took
     return {
         **outcomes.to_dict(), "rate": len(samples) / took, "answered_per_second": answered, "seconds": took,
@@ -335,25 +326,37 @@ def to_markdown(results: dict[str, Any]) -> str:
         )
     if own := parts.get("many"):
         right, wrong, lost = (own.get(name, 0) for name in ("right", "wrong", "lost"))
-        lines.append(
+        lines += [
             f"| {own['requests']:,} requests, {own['broken']} of them broken | {right:,} right, {wrong} wrong, {lost} "
-            "not answered | all right |"
-        )
-        lines.append(
+            "not answered | all right |",
             f"| memory of the service over these | {own['megabytes'][1]:.0f} to {own['megabytes'][-1]:.0f} MB "
-            f"({own['growth']:+.1%}) | below {GOALS['growth']:+.0%} |"
-        )
+            f"({own['growth']:+.1%}) | below {GOALS['growth']:+.0%} |",
+        ]
     if own := parts.get("overload"):
         right, refused, wrong, lost = (own.get(name, 0) for name in ("right", "refused", "wrong", "lost"))
-        lines.append(
+        lines += [
             f"| {own['requests']:,} requests at four times the rate that it can do | {right:,} right, {refused:,} "
-            f"refused with Retry-After, {wrong} wrong, {lost} not answered | none wrong, all answered |"
-        )
-        lines.append(
+            f"refused with Retry-After, {wrong} wrong, {lost} not answered | none wrong, all answered |",
             f"| memory over these | {own['megabytes'][0]:.0f} to {own['megabytes'][1]:.0f} MB ({own['growth']:+.1%}) | "
-            "flat |"
-        )
+            "flat |",
+        ]
     return "\n".join(lines) + "\n"
+
+
+def measure(
+    part: str, server: Server, detector: Detector, good: list[Sample], known: dict[str, Any], args: argparse.Namespace
+) -> dict[str, Any]:
+    """Results of a part; all but the first need the rate that the first found."""
+    if part == "throughput":
+        return throughput(server, detector, good, args)
+    if "throughput" not in known:
+        raise KeepADError("the other parts need the rate of the part throughput; measure that first.")
+    rate = known["throughput"]["per_second"]
+    if part == "latency":
+        return latency(server, good, rate, args.at_half_load)
+    if part == "many":
+        return many(server, good, args.requests, 3 * args.batch)
+    return overload(server, good, rate, args.overload_seconds)
 
 
 def main() -> None:
@@ -368,7 +371,6 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000, help="requests of the part many")
     parser.add_argument("--at-half-load", type=int, default=400, help="requests of the part latency")
     parser.add_argument("--overload-seconds", type=float, default=300)
-    parser.add_argument("--again", action="store_true", help="measure parts anew that OUT.json has already")
     args = parser.parse_args()
     detector = keepad.load(args.model, point=args.point)
     file = args.out.with_suffix(".json")
@@ -378,47 +380,20 @@ def main() -> None:
         results = {"parts": {}}
     results |= {
         "command": command_line(["python", *sys.argv]), "version": __version__, "point": args.point,
-        "machine": f"{processor()}, {keepad_threads()} cores", "runs_on": detector.runs_on, "batch": args.batch,
+        "machine": f"{cpu_name()}, {available_threads()} cores", "runs_on": detector.runs_on, "batch": args.batch,
     }  # fmt: skip
     good = good_samples(detector)
     for part in PARTS:
-        if part not in args.parts or (part in results["parts"] and not args.again):
+        if part not in args.parts or part in results["parts"]:
             continue
         server = Server(args.model, args.point, args.batch)
         try:
-            if part == "throughput":
-                results["parts"][part] = throughput(server, detector, good, args)
-            else:
-                rate = results["parts"].get("throughput", {}).get("per_second")
-                if rate is None:
-                    raise KeepADError("the other parts need the rate of the part throughput; measure that first.")
-                if part == "latency":
-                    results["parts"][part] = latency(server, good, rate, args.at_half_load)
-                elif part == "many":
-                    results["parts"][part] = many(server, good, args.requests, 3 * args.batch)
-                else:
-                    results["parts"][part] = overload(server, good, rate, args.overload_seconds)
+            results["parts"][part] = measure(part, server, detector, good, results["parts"], args)
         finally:
             server.close()
         replace_text(file, json.dumps(results, indent=1) + "\n")
         replace_text(args.out.with_suffix(".md"), to_markdown(results))
         print(json.dumps({part: results["parts"][part]}))
-
-
-def processor() -> str:
-    """Name of the processor."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-        return next(line.partition(": ")[2] for line in text.splitlines() if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def keepad_threads() -> int:
-    """Cores that this process may use."""
-    from keepad.engines.sessions import available_threads
-
-    return available_threads()
 
 
 if __name__ == "__main__":

@@ -161,6 +161,7 @@ def settings_of(quick: Path, painted: Path, weights: Path, out: Path, progress: 
         backbone=BACKBONE,
         weights=weights,
         image_size=(SIDE, SIDE),
+        chosen=("first", "second"),
         checkpoints={name: str(trained / f"{name}-paper" / "full.safetensors") for name in ("first", "second")},
         train=False,
         time=False,

@@ -115,7 +115,8 @@ def predict(
         detector.set_threshold(threshold)
     summary = run_folder(detector, images, out, batch_size=batch, outputs=Outputs(overlays, masks, coco, rate))
     calibrated = None if taught is None else taught.calibrated
-    if rate is not None and calibrated and not any(row["verdict"] == "defect" for row in summary.rows):
+    nothing = not summary.interrupted and not any(row["verdict"] == "defect" for row in summary.rows)
+    if rate is not None and calibrated is not None and nothing:
         say_on_stderr(
             f"no image is called defect: with {len(calibrated.scores)} calibration images, "
             f"{fewest_discoveries(calibrated, summary.done, rate)} of these {summary.done} would have to score above "

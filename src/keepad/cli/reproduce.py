@@ -38,6 +38,9 @@ def reproduce(
     second: Annotated[
         str | None, typer.Option("--second", help="Checkpoint of the second direction instead of a training.")
     ] = None,
+    directions: Annotated[
+        str, typer.Option("--directions", help="first, second, or both with a comma: which transfers are run.")
+    ] = "first,second",
     train: Annotated[
         bool, typer.Option("--train/--no-train", help="Train what is missing, or leave its rows out.")
     ] = True,
@@ -91,6 +94,7 @@ def reproduce(
         backbone=backbone or DEFAULT_BACKBONE,
         weights=weights,
         image_size=side,
+        chosen=tuple(parts_of(directions)),
         checkpoints=checkpoints,
         train=train,
         time=timed,

@@ -174,7 +174,8 @@ def run_folder(
             unfinished = Unfinished(out, identity, summary.jsonl, paths)
             files = _Files(detector, paths, summary, title, outputs.fdr, unfinished)
             _score(detector, paths[len(summary.rows) :], batch_size, summary, files)
-            if outputs.fdr is not None and calibrated is not None:
+            # Of an unfinished folder verdicts stay open: they depend on the images that are left.
+            if outputs.fdr is not None and calibrated is not None and not summary.interrupted:
                 _decide_together(summary, files, calibrated, outputs.fdr)
             files.close()
             if not summary.interrupted:
@@ -259,7 +260,7 @@ class _Files:
         if profile is not None and profile.bank is not None:
             settings["references"] = f"{len(profile.images)} good images"
         if profile is not None and profile.calibrated is not None:
-            together = f"{100 * fdr:.3g} % of the defects called here expected to be good" if fdr else ""
+            together = f"at most {100 * fdr:.3g} % of the defects called here expected to be good" if fdr else ""
             settings["promise"] = together or profile.calibrated.promise
             settings["calibration"] = f"{len(profile.calibrated.scores)} good images"
         self._undecided = fdr is not None

@@ -66,7 +66,7 @@ def _variants(measured: Measured) -> list[str]:
 
 
 def _top(settings: Settings, measured: Sequence[Measured], networks: Mapping[str, Network]) -> list[str]:
-    network = networks[FIRST]
+    network = next(iter(networks.values()))
     height, width = network.image_size
     counts = []
     for own in measured:

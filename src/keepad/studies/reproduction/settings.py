@@ -28,6 +28,7 @@ class Settings:
         backbone: Name of the backbone.
         weights: File with its weights, or None.
         image_size: Height and width of the input; the backbone's own if None.
+        chosen: Directions that are run, "first", "second" or both.
         checkpoints: Existing checkpoints of the two directions by name of direction; trained where missing.
         train: Train what is missing; else tables that need it say so.
         time: Time the rows of tables that have a speed.
@@ -51,6 +52,7 @@ class Settings:
     backbone: str
     weights: Path | None
     image_size: tuple[int, int] | None
+    chosen: tuple[str, ...]
     checkpoints: dict[str, str]
     train: bool
     time: bool
@@ -64,8 +66,11 @@ class Settings:
     say: Say
     progress: Progress
 
-    def directions(self) -> tuple[Direction, Direction]:
-        """Source to target, and back; further suites are tested with the checkpoint of the second, as in the paper."""
+    def directions(self) -> list[Direction]:
+        """Source to target, and back, as far as they are chosen.
+
+        Further suites are tested with the checkpoint of the second, as in the paper.
+        """
         known = set(self.dataset.suites)
         for suite in (*self.source, *self.target):
             if suite not in known:
@@ -75,7 +80,10 @@ class Settings:
         if set(self.source) & set(self.target):
             raise KeepADError("source and target share a suite; a detector must not be tested on what it has seen.")
         others = tuple(s for s in self.dataset.suites if s not in {*self.source, *self.target})
-        return Direction(FIRST, self.source, self.target, ()), Direction(SECOND, self.target, self.source, others)
+        both = Direction(FIRST, self.source, self.target, ()), Direction(SECOND, self.target, self.source, others)
+        if not self.chosen or not {*self.chosen} <= {FIRST, SECOND}:
+            raise KeepADError(f"directions are {FIRST} and {SECOND}, not {', '.join(self.chosen) or 'none'}.")
+        return [direction for direction in both if direction.name in self.chosen]
 
 
 @dataclass(frozen=True)
