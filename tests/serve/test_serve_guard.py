@@ -81,6 +81,9 @@ def test_without_the_token_only_page_and_health_answer(closed: TestClient, autho
 
 def test_with_the_token_any_name_of_the_service_will_do(closed: TestClient) -> None:
     headers = {"Authorization": f"bearer {TOKEN}", "Host": "inspection.example"}
+    document = closed.get("/openapi.json", headers=headers).json()
+    assert "HTTPBearer" in document["components"]["securitySchemes"]
+    assert "security" not in document["paths"]["/v2/health/ready"]["get"]
     assert closed.post("/predict", content=picture(), headers=headers).status_code == 200
 
 

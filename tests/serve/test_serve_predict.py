@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from keepad.detector import Detector
 from keepad.serve.answers import PICTURES
+from keepad.serve.errors import RefusedError
 from keepad.serve.service import Service
 from keepad.serve.settings import Limits
 from serving import OWN, blocked, form, open_client, picture, pixels, scores, wait_for
@@ -75,7 +76,7 @@ def test_threshold_regions_and_area_are_per_request(client: TestClient) -> None:
     assert nothing["regions"] == []
     assert "regions" not in result("threshold=0&regions=false")
     assert result("threshold=0&min_area=4201")["regions_total"] == 0
-    assert result("")["image_threshold"] == 0.5  # a request's threshold is its own
+    assert result("")["threshold"] == 0.5  # a request's threshold is its own
 
 
 def test_pictures_in_the_answer_and_as_the_answer(client: TestClient, detector: Detector) -> None:
@@ -265,6 +266,23 @@ def test_a_full_queue_answers_429_and_recovers(make_service: Callable[..., Servi
         assert client.post("/predict", content=picture(2)).status_code == 200
 
 
+def test_what_could_not_be_answered_in_time_is_not_let_in(make_service: Callable[..., Service]) -> None:
+    service = make_service(Limits(queue=100, seconds=10))
+    service.admission._seconds_per_image = lambda: 1.0
+    with service.admission.ticket(10) as alone:
+        alone.hold(20)  # late, but nobody is in front of it
+        with pytest.raises(RefusedError) as refused, service.admission.ticket(10):
+            pass
+    assert (refused.value.status, refused.value.retry_after) == (429, 10)
+    with service.admission.ticket(10) as first, service.admission.ticket(10) as second:
+        first.hold(6)
+        second.hold(4)
+        with pytest.raises(RefusedError):
+            second.hold(5)
+        assert service.admission.images == 10
+    assert service.admission.images == 0
+
+
 def test_a_request_that_takes_too_long_is_given_up(make_service: Callable[..., Service]) -> None:
     service = make_service(Limits(seconds=0.3))
     with open_client(service) as client, blocked(service) as free:
@@ -311,7 +329,7 @@ def check_feed(client: TestClient, service: Service) -> None:
 def test_openapi_names_every_route_and_loads_nothing(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     assert {"/predict", "/profiles/{name}/teach", "/v2/models/{name}/infer", "/metrics"} <= set(document["paths"])
-    assert "BearerAuth" in str(document) or "HTTPBearer" in str(document["components"]["securitySchemes"])
+    assert "securitySchemes" not in document["components"]  # this service has no token
     for path in ("/docs", "/redoc", "/page.js.map", "/..%2f..%2fetc/passwd", "/page/../../../etc/passwd"):
         answer = client.get(path)
         assert (answer.status_code, list(answer.json())) == (404, ["error"])

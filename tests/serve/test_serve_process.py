@@ -92,6 +92,15 @@ def test_broken_connections_leave_the_service_as_it_was(process: Process) -> Non
     wait_for(lambda: images_under_way(process) == 0)
 
 
+def test_a_refusal_reaches_clients_that_are_still_sending(process: Process) -> None:
+    body = bytes(3_000_000)
+    for _ in range(5):
+        for path, status in (("/predict?profile=nothing", 404), ("/predict?threshold=7", 400), ("/nothing", 404)):
+            assert request(process, "POST", path, body)[0] == status
+    too_large = bytes(64_000_001)
+    assert request(process, "POST", "/predict", too_large)[0] == 413
+
+
 def test_a_body_that_never_comes_is_given_up(process: Process) -> None:
     with socket.create_connection(("127.0.0.1", process.port), 30) as connection:
         connection.sendall(b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nonly this")

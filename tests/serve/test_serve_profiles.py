@@ -78,7 +78,7 @@ def test_teach_predict_add_undo_and_start_again(
     assert result["pred_score"] == pytest.approx(expected.pred_score, abs=1e-6)
     assert result["profile"] == "bolts"
     assert result["nearest_reference"]["name"] in job["result"]["images"]
-    assert result["image_threshold"] == pytest.approx(taught.image_threshold)
+    assert result["threshold"] == pytest.approx(taught.image_threshold)
     (zero_shot,) = scores(client.post("/predict?profile=keepad", content=picture(2)).json())
     assert zero_shot == detector(pixels(2)).pred_score
     wrong = client.post("/predict?profile=bolts&point=dense", content=picture(2))
@@ -134,8 +134,8 @@ def test_calibration_gives_verdicts_p_values_and_a_normal_for_drift(
         expected = detector.with_profile(profile)(pixels(2))
         (result,) = client.post("/predict?profile=bolts", content=picture(2)).json()["results"]
         assert (result["verdict"], result["p_value"]) == (expected.verdict, expected.p_value) == ("defect", 1 / 25)
-        assert result["image_threshold"] == pytest.approx(expected.image_threshold, abs=1e-5)
-        assert result["review_threshold"] <= result["image_threshold"]
+        assert result["threshold"] == pytest.approx(expected.image_threshold, abs=1e-5)
+        assert result["review_threshold"] <= result["threshold"]
         (own,) = client.post("/predict?profile=bolts&threshold=1", content=picture(2)).json()["results"]
         assert (own["verdict"], own["pred_label"]) == (None, False)
         answer = client.post("/v2/models/bolts/infer", json=v2_body(picture(2))).json()

@@ -55,11 +55,16 @@ class Admission:
     def _full(self) -> RefusedError:
         return RefusedError(429, "the queue of this service is full; send the request again later.", self.retry_after)
 
-    def take(self, count: int) -> None:
-        """Take places, or refuse with 429 and take none."""
-        if self.images + count > self._limits.queue:
+    def take(self, count: int, own: int) -> None:
+        """Take places for a request that has `own` already, or refuse with 429 and take none.
+
+        Where other requests are under way, also refuses what could not be answered in time behind them.
+        """
+        images = self.images + count
+        late = images * self._seconds_per_image() > self._limits.seconds and self.images > own
+        if images > self._limits.queue or late:
             raise self._full()
-        self.images += count
+        self.images = images
 
 
 class Ticket:
@@ -76,9 +81,9 @@ class Ticket:
         Raises:
             RefusedError: 429, there is no room now.
         """
-        more = max(0, images - self.images)
-        self._admission.take(more)
-        self.images += more
+        if images > self.images:
+            self._admission.take(images - self.images, self.images)
+            self.images = images
 
     def weigh(self, size: int) -> None:
         """Count a body of `size` bytes, which may have been unpacked meanwhile."""

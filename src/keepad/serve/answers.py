@@ -63,7 +63,6 @@ def describe(prediction: Prediction, name: str, profile: str | None, wanted: Wan
         "name": name,
         "profile": profile,
         **values,
-        "image_threshold": prediction.image_threshold,
         "pixel_threshold": prediction.pixel_threshold,
         "review_threshold": None if calibrated is None else calibrated.review_threshold,
         "image_size": list(prediction.image_size),

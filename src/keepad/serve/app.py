@@ -37,10 +37,13 @@ def create_app(service: Service) -> ASGIApp:
         lifespan=lifespan,
         docs_url=None,  # would load scripts from another host
         redoc_url=None,
-        dependencies=[Security(HTTPBearer(auto_error=False, description="Where the service has a token."))],
     )
-    app.include_router(routes.routes(service))
-    app.include_router(routes_v2.routes(service))
+    # Only described here; the guard asks for it, before any route is looked for.
+    bearer = Security(HTTPBearer(auto_error=False, description="The token of the service."))
+    closed = [bearer] if service.settings.token is not None else []
+    app.include_router(routes.routes(service), dependencies=closed)
+    app.include_router(routes_v2.routes(service), dependencies=closed)
+    app.include_router(routes.health(service))
     _add_page(app)
     _add_errors(app, service)
 

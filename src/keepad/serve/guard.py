@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,6 +17,7 @@ from keepad.serve.settings import ServeSettings, is_loopback
 
 # What a browser may load without a token: the page itself, which holds no secret and then asks for it.
 OPEN_PATHS = frozenset({*ASSETS, "/healthz", "/v2/health/live", "/v2/health/ready"})
+_DRAIN_SECONDS = 5
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -57,11 +59,14 @@ class Guard:
             await self._app(scope, receive, send)
             return
         started, status = time.perf_counter(), 500
+        body = _Body(scope, receive, self._settings.limits.bytes)
 
         async def send_guarded(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status != 408:  # what did not come in time will not come now
+                    await body.drain()
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
@@ -69,7 +74,7 @@ class Guard:
 
         refusal = self._refusal(scope)
         try:
-            await (refusal or self._app)(scope, receive, send_guarded)
+            await (refusal or self._app)(scope, body.receive, send_guarded)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._observe(route, status, time.perf_counter() - started)
@@ -107,3 +112,39 @@ class Guard:
         except ValueError:
             return False
         return is_loopback(name) or name == self._settings.host.lower()
+
+
+class _Body:
+    """The body of a request, whose rest is read before an answer that did not need it.
+
+    A connection that is closed with unread data resets, and takes the answer with it: a client would see a broken
+    connection in place of 429 or 413.
+
+    Args:
+        scope: The request.
+        receive: Gives the parts of its body.
+        limit: Bytes that are read for nothing at most.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:
+        headers = Headers(scope=scope)
+        self._receive, self._limit = receive, limit
+        # Such a client sends nothing before it is told to, so there is nothing to read.
+        self._waits = "100-continue" in headers.get("expect", "").lower()
+        self._over = "content-length" not in headers and "transfer-encoding" not in headers
+
+    async def receive(self) -> Message:
+        """The next part of the body."""
+        message = await self._receive()
+        self._waits = False
+        self._over = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def drain(self) -> None:
+        """Read what is left, within a limit of bytes and of time."""
+        if self._over or self._waits:
+            return
+        with anyio.move_on_after(_DRAIN_SECONDS):
+            read = 0
+            while not self._over and read <= self._limit:
+                read += len((await self.receive()).get("body", b""))

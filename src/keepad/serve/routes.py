@@ -273,7 +273,24 @@ def _watching(router: APIRouter, service: Service) -> None:
         """Metrics for Prometheus."""
         return Response(service.metrics.render(), media_type=service.metrics.content_type)
 
-    @router.get("/healthz", tags=["Service"])
-    def health() -> dict[str, str]:
+
+def health(service: Service) -> APIRouter:
+    """What anybody may ask: whether the service runs, and whether it takes requests."""
+    router = APIRouter(tags=["Health"])
+
+    @router.get("/healthz")
+    def healthz() -> dict[str, str]:
         """Whether the service runs."""
         return {"status": "ok"}
+
+    @router.get("/v2/health/live")
+    def live() -> dict[str, bool]:
+        """Whether the server runs."""
+        return {"live": True}
+
+    @router.get("/v2/health/ready", responses={503: ERRORS[503]})
+    def ready() -> Response:
+        """Whether the server takes requests."""
+        return JSONResponse({"ready": not service.stopping}, 503 if service.stopping else 200)
+
+    return router

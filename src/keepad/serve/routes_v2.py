@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from keepad.prediction import Prediction
 from keepad.serve.answers import Wanted
@@ -35,22 +35,13 @@ _DATATYPES = {  # of the outputs, in the order in which they are given
 
 def routes(service: Service) -> APIRouter:
     """The routes below /v2."""
-    router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
+    responses: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (400, 401, 403, 421)}
+    router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], responses=responses)
 
     @router.get("", response_model=ServerMetadata)
     def server() -> dict[str, Any]:
         """Name, version and extensions of the server."""
         return {"name": "keepad", "version": __version__, "extensions": ["binary_tensor_data", "model_repository"]}
-
-    @router.get("/health/live")
-    def live() -> Response:
-        """Whether the server runs."""
-        return JSONResponse({"live": True})
-
-    @router.get("/health/ready", responses={503: ERRORS[503]})
-    def ready() -> Response:
-        """Whether the server takes requests."""
-        return JSONResponse({"ready": not service.stopping}, 503 if service.stopping else 200)
 
     @router.post("/repository/index")
     def index() -> list[dict[str, str]]:

@@ -35,13 +35,15 @@ class ImageAnswer(BaseModel):
     pred_label: bool | None = None
     p_value: float | None = None
     verdict: str | None = Field(None, description="ok, review or defect, where the profile is calibrated.")
-    image_threshold: float | None = None
+    threshold: float | None = Field(None, description="Lowest score of a defect.")
     review_threshold: float | None = None
     pixel_threshold: float | None = None
     keep_pixels: float | None = None
     keep_shallow: float | None = None
     keep_final: float | None = None
     evidence: float | None = None
+    brightness: float | None = None
+    sharpness: float | None = None
     seconds: float | None = None
     image_size: list[int] | None = Field(None, description="Height and width.")
     regions_total: int | None = None

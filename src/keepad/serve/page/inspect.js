@@ -196,7 +196,7 @@ function showDetails(item) {
 }
 
 function scoreBar(result) {
-  const limits = [["review", result.review_threshold], ["defect", result.image_threshold]].filter(([, value]) => value !== null);
+  const limits = [["review", result.review_threshold], ["defect", result.threshold]].filter(([, value]) => value !== null);
   const limit = limits.map(([what, value]) => `${what} from ${decimals(value)}`).join(", ") || "no threshold";
   const bar = makeSvg("svg", { viewBox: "0 0 200 16", class: "score", preserveAspectRatio: "none", "aria-hidden": "true" });
   bar.append(makeSvg("rect", { x: 0, y: 4, width: 200, height: 8, class: "track" }));
