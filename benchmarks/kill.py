@@ -147,16 +147,25 @@ def killed(command: Command, images: Path, folder: Path, kills: int) -> dict[str
     seconds = time.monotonic() - started
     if code:
         raise RuntimeError(f"{command.name} ended with {code}: {printed}")
-    moments, done = random.Random(0), 0
-    for _ in range(kills):
+    moments, done, difference = random.Random(0), 0, None
+    while done < kills:
         process = start(command.words(images, out))
         time.sleep(moments.uniform(0, seconds))
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             done += 1
+            process.communicate()
+            continue
+        # It has ended before; an empty folder gives it something to be killed at again.
         process.communicate()
-    code, printed = finish(command.words(images, out))
-    difference = printed.strip().splitlines()[-1] if code else _difference(command.result(whole), command.result(out))
+        if difference := _difference(command.result(whole), command.result(out)):
+            break
+        shutil.rmtree(out)
+        out.mkdir()
+    if difference is None:
+        code, printed = finish(command.words(images, out))
+        last = printed.strip().splitlines()[-1] if code else None
+        difference = last or _difference(command.result(whole), command.result(out))
     words = [str(word) for word in command.words(Path("images/gravel/test"), Path("out"))]
     return {
         "command": command_line(words),

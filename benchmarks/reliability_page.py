@@ -18,7 +18,7 @@ Made by the commands named below; do not edit.
 def write_page(folder: Path) -> None:
     """Write the page beside a folder of results, with the parts that are there."""
     parts = [_HEAD]
-    for name, render in (("kill.json", _kills), ("fuzz.json", _fuzz)):
+    for name, render in (("kill.json", _kills), ("watch.json", _watch), ("fuzz.json", _fuzz)):
         if (folder / name).exists():
             parts.append(render(json.loads((folder / name).read_text(encoding="utf-8"))))
     replace_text(folder.with_suffix(".md"), "\n".join(parts))
@@ -48,6 +48,18 @@ def _kills(content: dict[str, Any]) -> str:
             table(["what", "what happened", "as it should"], others, words=3),
         ]
     return "\n".join(parts) + "\n"
+
+
+def _watch(content: dict[str, Any]) -> str:
+    return (
+        f"## A watched folder\n\n`{content['command']}`\n\n"
+        f"{content['files']} files, copied slowly, written in parts, moved in and renamed, while `keepad watch` was "
+        f"killed {content['kills']} times: {content['results']} results, {content['files_with_one_result']} files with "
+        f"exactly one, {content['errors']} errors. A webhook that failed 30 times got {content['webhook']['got']} "
+        f"messages, {content['webhook']['missing']} results are missing. An MQTT topic, whose broker was away for more "
+        f"than {content['away']:.0f} s, got {content['mqtt']['got']}, {content['mqtt']['missing']} are missing. "
+        f"SIGTERM ended the watch with code {content['exit_code_after_sigterm']}.\n"
+    )
 
 
 def _fuzz(content: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 JPEG files (the demo images in rotation, each with its own noise) are scored by one process, by two, and by two actors
 of Ray where it is installed, at each operating point. Loading is timed apart: a run of all images is compared with one
 of half of them. A worker is killed, then the main process, and rows are compared with those of `keepad predict`.
-The page beside the JSON file projects the time of one worker to a hundred million images.
+The page beside the JSON file projects the core hours of one process to a hundred million images.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shutil
 import signal
 import subprocess
@@ -34,15 +35,16 @@ from keepad.files import replace_text
 MANY = 100_000_000
 
 
-def finish(words: Sequence[object]) -> float:
-    """Seconds that a command takes; it must end well."""
-    started = time.monotonic()
+def finish(words: Sequence[object]) -> tuple[float, float]:
+    """Seconds that a command takes, and seconds of processor that it and its workers use; it must end well."""
+    started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", "keepad", *map(str, words)], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"keepad {' '.join(map(str, words))}: {done.stderr}")
-    return time.monotonic() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.monotonic() - started, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def rows_of(folder: Path) -> dict[str, tuple[float, float]]:
@@ -55,13 +57,13 @@ def rows_of(folder: Path) -> dict[str, tuple[float, float]]:
 
 
 def timed(images: Path, half: Path, folder: Path, words: Sequence[object]) -> dict[str, float]:
-    """Seconds of a start, and per image after it."""
+    """Seconds of a start, and per image after it: of the clock, and of processor."""
     counts = [len(list(each.iterdir())) for each in (half, images)]
     seconds = [
         finish(["score", each, "--to", folder / f"{number}", *words]) for number, each in enumerate((half, images))
     ]
-    each = (seconds[1] - seconds[0]) / (counts[1] - counts[0])
-    return {"start": seconds[0] - counts[0] * each, "per_image": each}
+    each, used = ((seconds[1][kind] - seconds[0][kind]) / (counts[1] - counts[0]) for kind in (0, 1))
+    return {"start": seconds[0][0] - counts[0] * each, "per_image": each, "processor_per_image": used}
 
 
 def killed(images: Path, folder: Path, words: Sequence[object], expected: dict[str, tuple[float, float]]) -> Any:
@@ -124,6 +126,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "command": command_line(["python", *sys.argv]),
         "images": args.count,
         "processor": f"{platform.machine()}, {available_threads()} threads",
+        "load": os.getloadavg()[1],
         "times": {},
         "killed": {},
     }
@@ -150,22 +153,23 @@ def to_markdown(content: dict[str, Any]) -> str:
     rows, projected = [], []
     for point, places in content["times"].items():
         for place, times in places.items():
-            each, start = times["per_image"], times["start"]
-            rows.append([point, place, f"{1e3 * each:.0f}", f"{1 / each:.2f}", f"{start:.0f}"])
-        alone = places["one process"]["per_image"]
-        days = MANY * alone / 86400
-        projected.append([point, f"{MANY * alone / 3600:,.0f}", f"{days / 100:.1f}", f"{days / 1000:.2f}"])
+            each, used = times["per_image"], times["processor_per_image"]
+            # Actors are no children of the command.
+            processor = "-" if place.endswith("Ray") else f"{1e3 * used:.0f}"
+            rows.append([point, place, f"{1e3 * each:.0f}", processor, f"{times['start']:.0f}"])
+        hours = MANY * places["one process"]["processor_per_image"] / 3600
+        projected.append([point, f"{hours:,.0f}", f"{hours / 24 / 1000:.1f}"])
     parts = [
         "# What a hundred million images cost\n",
         f"Made by `{content['command']}`; do not edit. {content['images']} JPEG files of 900 x 900 pixels, "
         f"{content['processor']}.\n",
-        table(["point", "by", "ms per image", "images per second", "start, s"], rows, words=2),
-        "\nTimes include reading, decoding and writing of shards. The two processes share the processor that one has "
-        "alone.\n",
+        table(["point", "by", "ms per image", "ms of one core per image", "start, s"], rows, words=2),
+        "\nTimes include reading, decoding and writing of shards. The machine was used by others meanwhile (load "
+        f"{content['load']:.0f}), which the clock shows and the time of the cores hardly does.\n",
         f"## Projected to {MANY:,} images\n",
-        "The time of one process on this processor, times the number of images; start and stragglers are not in it, "
-        "since a worker scores a hundred thousand images or more. Multiply machine hours by what one costs.\n",
-        table(["point", "machine hours", "days on 100 such machines", "days on 1,000"], projected, words=1),
+        "Core hours of one process on this processor, times the number of images; start and stragglers are not in it, "
+        "since a worker scores a hundred thousand images or more. Multiply core hours by what one costs.\n",
+        table(["point", "core hours", "days on 1,000 such cores"], projected, words=1),
         "\n## Killed\n",
         "One worker is killed once the first shard is there, the main process once there are three, and the same "
         "command is typed again. Rows are compared with those of `keepad predict`.\n",

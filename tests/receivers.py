@@ -81,7 +81,11 @@ class Broker:
     def __init__(self, program: str, folder: Path) -> None:
         self.port = free_port()
         self._config = folder / "mosquitto.conf"
-        self._config.write_text(f"listener {self.port} 127.0.0.1\nallow_anonymous true\n")
+        self._config.write_text(
+            f"listener {self.port} 127.0.0.1\nallow_anonymous true\n"
+            # A broker that remembers sessions, as the user that started it.
+            f"persistence true\npersistence_location {folder}/\nuser root\n"
+        )
         self._command = [program, "-c", str(self._config)]
         self._process: subprocess.Popen[bytes] | None = None
         self.start()

@@ -6,8 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save
 from safetensors.torch import save_file
 
 from keepad.assembly import assemble, with_fresh_parts
@@ -153,3 +155,11 @@ def test_without_torch_a_checkpoint_is_refused_in_one_sentence(monkeypatch: pyte
     monkeypatch.setattr("keepad.loading.find_spec", lambda name: None)
     with pytest.raises(KeepADError, match=r"needs torch: pip install 'keepad\[torch\]'"):
         load()
+
+
+@pytest.mark.parametrize("described", ["[" * 100_000, '{"format": 3}', "[1]", "{"])
+def test_a_description_that_lies_is_refused(tmp_path: Path, described: str) -> None:
+    path = tmp_path / "hostile.safetensors"
+    path.write_bytes(save({"t": np.zeros(1, np.float32)}, metadata={"keepad": described}))
+    with pytest.raises(KeepADError, match="cannot be read; get the checkpoint again"):
+        read_info(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,3 +102,23 @@ def test_a_folder_without_description_is_no_exported_network(tmp_path: Path) -> 
     assert not is_exported(tmp_path)
     with pytest.raises(KeepADError, match="is no exported network"):
         open_network(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"engine": "../engine"},
+        {"files": {"../../elsewhere": "0"}},
+        {"files": {}},
+        {"files": [1]},
+        {"image_size": [10**9, 10**9]},
+        {"patch": [0, 0]},
+        None,
+    ],
+)
+def test_a_description_that_lies_is_refused(folder: Path, changed: dict[str, Any] | None) -> None:
+    fields = json.loads((folder / "engine.json").read_text())
+    text = "[" * 100_000 if changed is None else json.dumps({**fields, **changed})
+    (folder / "engine.json").write_text(text)
+    with pytest.raises(KeepADError, match="export it again"):
+        open_network(folder)

@@ -15,6 +15,7 @@ from keepad.presets import Calibration, Placement, with_tuples
 DESCRIPTION = "engine.json"
 SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
 FORMAT = 8
+_LONGEST_SIDE = 1 << 14  # pixels; far above what a network is trained for
 EDITION = 3  # raised when exports change though older ones still run, so that the cache makes new ones
 
 
@@ -74,19 +75,33 @@ def read_description(folder: Path) -> EngineInfo:
         fields = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         if fields.pop("format") != FORMAT:
             raise KeepADError(f"{folder} was exported by another version of KeepAD; export it again.")
-        for key in ("image_size", "patch", "floating"):
-            fields[key] = tuple(fields[key])
+        for key in ("image_size", "patch"):
+            fields[key] = _sides(fields[key])
+        fields["floating"] = tuple(fields["floating"])
         fields["placement"] = Placement(**with_tuples(fields["placement"]))
         fields["calibration"] = Calibration(**with_tuples(fields["calibration"]))
         info = EngineInfo(**fields)
+        if info.engine not in SUFFIXES or any(Path(name).name != name for name in info.files):
+            raise ValueError("an unknown engine, or a file outside the folder")
+        files = sorted(info.files.items())
     except OSError as error:
         raise KeepADError(f"{folder} is no exported network: {DESCRIPTION} cannot be read; export it again.") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise KeepADError(f"{folder / DESCRIPTION} is damaged; export it again.") from error
-    for name, expected in info.files.items():
+    for name, expected in files:
         if not (folder / name).is_file() or digest_of_file(folder / name) != expected:
             raise KeepADError(f"{folder / name} is missing or not the file that was exported; export it again.")
     return info
+
+
+def _sides(values: object) -> tuple[int, int]:
+    """A height and width in pixels, or a ValueError."""
+    if not isinstance(values, list) or len(values) != 2:
+        raise ValueError("no height and width")
+    height, width = values
+    if not all(isinstance(side, int) and 1 <= side <= _LONGEST_SIDE for side in (height, width)):
+        raise ValueError("no size of an image")
+    return height, width
 
 
 def digest_of_file(path: Path) -> str:

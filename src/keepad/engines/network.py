@@ -223,6 +223,8 @@ class EngineNetwork:
         def session(name: str) -> Session:
             if name not in opened:
                 path = self._folder / f"{name}{SUFFIXES[self.info.engine]}"
+                if path.name not in self.info.files:  # nobody vouches for its content
+                    raise KeepADError(f"{self._folder} does not list {path.name} among its files; export it again.")
                 precision = "fp32" if name == SCORES else self.info.precision
                 opened[name] = open_session(self.info.engine, path, precision=precision, threads=threads)
             return opened[name]

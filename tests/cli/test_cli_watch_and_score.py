@@ -1,0 +1,60 @@
+"""keepad watch and keepad score as they are typed: files, sentences and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from keepad import loading
+from keepad.cli import app
+from keepad.detector import Detector
+from keepad.errors import KeepADError
+from keepad.network import Network
+from keepad.watch.session import stopping_on_signals
+from receivers import png
+
+
+@pytest.fixture
+def photos(tmp_path: Path, tiny: Network, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three images, one of them broken, and the small random network in place of the checkpoint."""
+    monkeypatch.setattr(loading, "load", lambda what=None, *, point="prune50", **_: Detector(tiny, point=point))
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        (tmp_path / "photos" / f"{number}.png").write_bytes(png(number)[: 100 if number == 2 else None])
+    return tmp_path / "photos"
+
+
+def test_watch_prints_results_and_ends_when_nothing_comes(photos: Path, tmp_path: Path) -> None:
+    options = ["--journal", str(tmp_path / "j.sqlite"), "--idle", "0.2", "--settle", "0", "--unreadable", "0"]
+    result = CliRunner().invoke(app, ["watch", str(photos), "--threshold", "0.5", *options])
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert [Path(row["uri"]).name for row in rows] == ["0.png", "1.png", "2.png"]
+    assert [row["error"] is None for row in rows] == [True, True, False]
+    again = CliRunner().invoke(app, ["watch", str(photos), *options])
+    assert [line for line in again.stdout.splitlines() if line.startswith("{")] == []
+    with pytest.raises(KeepADError, match="cannot go to"):
+        CliRunner().invoke(app, ["watch", str(photos), "--to", "nowhere"], catch_exceptions=False)
+
+
+def test_score_writes_shards_and_exits_with_1_for_errors(photos: Path, tmp_path: Path) -> None:
+    words = ["score", str(photos), "--to", str(tmp_path / "out"), "--format", "jsonl", "--shard", "2", "-p", "dense"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1, result.output
+    assert "scored: 3 images, 1 of them errors" in result.stdout
+    assert sorted(path.name for path in (tmp_path / "out").glob("part-*")) == ["part-000000.jsonl", "part-000001.jsonl"]
+    assert "3 were there" in CliRunner().invoke(app, words).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_asks_and_the_second_ends(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with stopping_on_signals() as stop:
+        os.kill(os.getpid(), number)
+        assert stop.wait(5)
+        assert signal.getsignal(number) == before
