@@ -20,7 +20,10 @@ from keepad.errors import KeepADError
 from keepad.framing import Framing
 from keepad.network import Network
 from keepad.presets import POINTS
+from keepad.references.parts import framing_from
+from keepad.references.profile import read_profile
 from keepad.regions import find_large_regions, find_regions
+from keepad.roi import Roi, Shape
 from keepad.steps import Scope
 from keepad.tiles import TilePlan, Tiling, blended, cut, plan_tiles, sampled
 
@@ -262,3 +265,27 @@ def test_results_of_tiles_are_written(tiny: Network, tmp_path: Path) -> None:
     assert summary.rows[0]["tiles"]["tiles"] == 20
     with Image.open(tmp_path / "out" / "masks" / "sheet.png.png") as mask:
         assert mask.size == (700, 400)
+
+
+def test_a_profile_of_tiles_knows_them_and_takes_no_other(tiny: Network, tmp_path: Path) -> None:
+    roi = Roi(Shape(tmp_path, polygons=(np.array([[0.0, 0], [700, 0], [700, 380], [0, 380]]),)))
+    framing = replace(NATIVE, roi=roi)
+    detector = Detector(tiny, "prune50", framing=framing)
+    profile = detector.teach([sheet(), sheet()[:, ::-1].copy()], rotate="off", say=lambda line: None)
+    assert any("tile at row" in image.name for image in profile.images)
+    profile.save(tmp_path / "sheet.keepad")
+    stored = read_profile(tmp_path / "sheet.keepad")
+    own = framing_from(stored.settings["framing"])
+    assert own.tiles == NATIVE.tiles
+    assert own.roi is not None
+    assert np.array_equal(own.roi.at((400, 700)), roi.at((400, 700)))
+    with pytest.raises(KeepADError, match="made with another fit, tiles or region of interest"):
+        Detector(tiny, "prune50").with_profile(stored)
+    known = Detector(tiny, "prune50", framing=own).with_profile(stored)
+    defective = sheet()
+    defective[250:290, 500:540] = noise(40, 40, seed=2)
+    normal, anomalous = known(sheet()), known(defective)
+    maps = [own.map_at()[250:290, 500:540].mean() for own in (normal, anomalous)]
+    assert maps[1] > maps[0]
+    assert anomalous.match is not None
+    assert anomalous.nearest_reference() is not None

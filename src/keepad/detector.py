@@ -321,10 +321,12 @@ class Detector:
             KeepADError: The profile is damaged, or belongs to another checkpoint, backbone, precision, input size or
                 operating point.
         """
+        from keepad.references.parts import check_framing
         from keepad.references.teaching import owner_of
 
         profile = profile if isinstance(profile, Profile) else read_profile(profile)
         profile.check(owner_of(self, self._point))
+        check_framing(profile.settings, self.framing)
         return Detector(self.network, self._point, profile, self.framing)
 
     def _chosen(self, point: str | OperatingPoint | None) -> OperatingPoint:

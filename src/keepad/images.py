@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFile
 
 from keepad.arrays import Array
 from keepad.errors import ImageError, KeepADError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"})
 MAX_PIXELS = 500_000_000
+_LARGE = 50_000_000  # pixels
 
 # Raster formats only: Pillow passes PostScript files to an external program.
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "PPM", "GIF")
@@ -255,6 +256,8 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     if image.has_transparency_data:
         layer = image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    if image.mode == "RGB" and isinstance(image, ImageFile.ImageFile) and image.width * image.height > _LARGE:
+        return image  # decoded from a file that nobody else holds; a copy would double the memory
     return image.copy() if image.mode == "RGB" else image.convert("RGB")
 
 

@@ -15,6 +15,7 @@ from keepad.errors import KeepADError
 from keepad.framing import MOST_PATCHES, Framing, framing_of, size_of
 from keepad.latency import within_budget
 from keepad.presets import ENGINES, OperatingPoint, operating_point
+from keepad.references.parts import framing_from
 from keepad.references.profile import Profile, read_profile
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def load(
         if engine == "auto" and isinstance(chosen, str) and not is_exported(what):
             engine = chosen  # that of `keepad choose`
         detector = load(what, point=point, engine=engine, device=device, weights=weights, image_size=size, say=say)
+        if framing.plain:  # the profile's own, if it has one
+            framing = framing_from(profile.settings.get("framing"))
         return Detector(detector.network, point, framing=framing).with_profile(profile)
     point = operating_point(DEFAULT_POINT if point is None else point)
     kind, precision = parse_engine(engine)

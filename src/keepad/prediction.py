@@ -14,6 +14,7 @@ from PIL import Image
 from keepad.arrays import Array
 from keepad.decisions import Verdict
 from keepad.errors import KeepADError
+from keepad.images import read_image
 from keepad.references.bank import Match
 from keepad.references.profile import Profile
 from keepad.regions import Region, at_least, describe, detection_arrays, find_large_regions, find_regions
@@ -323,10 +324,10 @@ class Prediction:
         number = int(bank.image[token])
         with Image.open(BytesIO(self.profile.picture_of(number)), formats=["JPEG"]) as opened:
             picture = opened.convert("RGB")
-        own, reference = (
-            around(image, at, self.grid, margin)
-            for image, at in ((Image.fromarray(self.image), cell), (picture, int(bank.cell[token])))
-        )
+        image, grid = Image.fromarray(self.image), self.grid
+        if self.tiles is not None:  # the thumbnail is too coarse to show a patch of a tile
+            image, grid = image if self.path is None else read_image(self.path), self.tiles.tile
+        own, reference = around(image, cell, self.grid, margin), around(picture, int(bank.cell[token]), grid, margin)
         return NearestReference(own, reference, self.profile.images[number].name, float(self.match.distance[worst]))
 
     def to_dict(self) -> dict[str, Any]:

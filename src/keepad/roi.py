@@ -35,6 +35,14 @@ class Shape:
     marked: Array | None = None
     polygons: tuple[Array, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """The shape as a profile keeps it: polygons, or the lengths of a mask's runs, the first of them unmarked."""
+        if self.marked is None:
+            return {"polygons": [corners.tolist() for corners in self.polygons]}
+        flat = np.concatenate([[False], self.marked.reshape(-1)])
+        ends = np.flatnonzero(np.diff(flat)).tolist()
+        return {"size": list(self.marked.shape), "runs": np.diff([0, *ends, self.marked.size]).tolist()}
+
     def at(self, size: tuple[int, int], image: str) -> Array:
         """(H, W) bool of an image of `size`; `image` names it in messages."""
         if self.marked is None:
@@ -71,6 +79,11 @@ class Roi:
                 digest.update(f"{part.shape} {part.dtype}\n".encode() + np.ascontiguousarray(part).tobytes())
         return digest.hexdigest()
 
+    def to_json(self) -> dict[str, Any]:
+        """The region as a profile keeps it."""
+        both = {"include": self.include, "exclude": self.exclude}
+        return {name: None if shape is None else shape.to_json() for name, shape in both.items()}
+
     def at(self, size: tuple[int, int], image: str = "the image") -> Array:
         """(H, W) bool of an image of `size`, True where it is looked at.
 
@@ -83,6 +96,20 @@ class Roi:
         if not inside.any():
             raise KeepADError(f"the region of interest holds no pixel of {image}; draw it within the image.")
         return inside
+
+
+def roi_from(stored: dict[str, Any]) -> Roi:
+    """The region of interest that a profile keeps."""
+    return Roi(*(None if stored[name] is None else _shape_from(stored[name]) for name in ("include", "exclude")))
+
+
+def _shape_from(stored: dict[str, Any]) -> Shape:
+    name = Path("the profile's own")
+    if "polygons" in stored:
+        return Shape(name, polygons=tuple(np.array(corners, dtype=np.float64) for corners in stored["polygons"]))
+    runs = np.array(stored["runs"], dtype=np.int64)
+    marked = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(stored["size"])
+    return Shape(name, marked=marked)
 
 
 def read_roi(roi: str | Path | None, ignore: str | Path | None = None) -> Roi | None:

@@ -215,6 +215,7 @@ class TileReport:
         plain: Of these, the number that the pixels prove uniform; they are not computed, and the map of the whole
             photograph fills them.
         scale: Pixels of the network's input per pixel of the photograph.
+        tile: Rows and columns of a tile's grid.
         cells: Cells of all tiles, those that lie in two counted twice.
         entered: Tokens that entered the first block.
         shallow: Tokens that left the shallow router.
@@ -224,6 +225,7 @@ class TileReport:
     tiles: int
     plain: int
     scale: float
+    tile: tuple[int, int]
     cells: int
     entered: int
     shallow: int

@@ -280,6 +280,7 @@ def _report(plan: TilePlan, parts: Sequence[_Part]) -> TileReport:
         tiles=len(parts),
         plain=len(parts) - len(done),
         scale=plan.scale,
+        tile=plan.tile,
         cells=sum(map(held, parts)),
         entered=sum(map(entered, done)),
         shallow=sum(len(part.result.survivors_shallow) for part in done if part.result),

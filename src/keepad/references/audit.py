@@ -17,6 +17,7 @@ from keepad.images import read_image, spread, to_input
 from keepad.prediction import Prediction
 from keepad.presets import OperatingPoint
 from keepad.references.bank import Bank, ImageTokens, Match, matched, nearest_by_group, normal_level, spread_rows
+from keepad.references.parts import Part
 from keepad.references.teaching import record
 from keepad.steps import Stages
 
@@ -65,7 +66,7 @@ class Auditor(Detector):
             for path in spread(paths, min(SAMPLE, len(paths))):
                 try:
                     pixels = to_input(read_image(path), self.image_size)
-                    self._sample[path] = record(detector, pixels, self.point)
+                    self._sample[path] = record(detector, Part("", pixels, None), self.point)
                 except KeepADError as error:
                     say(f"left out of the sample: {error}")
                 advance()

@@ -20,6 +20,7 @@ from keepad.detector import Detector, ImageSource, InputImage
 from keepad.errors import KeepADError
 from keepad.files import replace_text
 from keepad.images import read_image
+from keepad.references.parts import framing_setting
 from keepad.references.profile import Profile
 from keepad.references.teaching import digest_of_file, now, owner_of
 
@@ -162,7 +163,8 @@ def profile_of(detector: Detector) -> Profile:
     """The detector's profile, or a new one that holds nothing yet."""
     if detector.profile is not None:
         return detector.profile
-    return Profile(None, owner_of(detector, detector.point), (), np.zeros(0, np.uint8), {}, ())
+    settings = framing_setting(detector.framing)
+    return Profile(None, owner_of(detector, detector.point), (), np.zeros(0, np.uint8), settings, ())
 
 
 def refuse_references(profile: Profile | None, images: dict[str, ImageSource]) -> None:

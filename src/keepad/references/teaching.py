@@ -18,11 +18,13 @@ from keepad.console import Progress, Say, no_progress
 from keepad.detector import Detector, ImageSource, InputImage
 from keepad.errors import KeepADError
 from keepad.images import read_image, to_input
-from keepad.inference import NO_REFERENCES
+from keepad.inference import NO_REFERENCES, Inference, References
 from keepad.presets import OperatingPoint
 from keepad.references.bank import Bank, ImageTokens, blend, make_bank, matched, nearest, top_distance
+from keepad.references.parts import Part, framing_setting, parts_of
 from keepad.references.profile import Owner, Profile, ReferenceImage
-from keepad.references.rotation import rotated, turned_back
+from keepad.references.rotation import turned_back
+from keepad.steps import Scope
 
 ROTATIONS = ("auto", "on", "off")
 BANK_SIZE = 4096  # survivors in the bank; what keeps matching below a tenth of a pass
@@ -38,10 +40,10 @@ _UNRELATED = 0.45  # mean distance of survivors to those of the other references
 
 @dataclass(frozen=True)
 class _Good:
-    """A good image: how it is named, its pixels at input size, and the digest of its file."""
+    """A good image, or a part of one: how it is named, itself, and a digest."""
 
     name: str
-    pixels: Array
+    part: Part
     digest: str
 
 
@@ -95,7 +97,7 @@ def teach(
     with progress("teach", len(images)) as advance:
 
         def record_one(number: int, angle: int) -> ImageTokens:
-            tokens = record(detector, images[number].pixels, point, angle, count)
+            tokens = record(detector, images[number].part, point, angle, count)
             if not angle:
                 advance()
             return tokens
@@ -119,8 +121,9 @@ def teach(
         "tokens": before,
         "loss": loss,
         "leave_one_out": [asdict(own) for own in left_out],
+        **framing_setting(detector.framing),
     }
-    pictures = [_jpeg(image.pixels) for image in images]
+    pictures = [_jpeg(image.part.pixels) for image in images]
     listed = [
         ReferenceImage(image.name, image.digest, None, len(own)) for image, own in zip(images, pictures, strict=True)
     ]
@@ -149,10 +152,12 @@ def add(detector: Detector, profile: Profile, image: ImageSource) -> Profile:
         KeepADError: The image cannot be used or is in the profile, or the profile belongs to another detector.
     """
     profile.check(owner_of(detector, detector.point))
-    good = _read(detector, image, len(profile.images))
+    good, *tiles = _read(detector, image, len(profile.images))
+    if tiles:
+        raise KeepADError("images in tiles cannot be added one by one; teach the profile again with this image.")
     # Routed with the references: what raised the alarm are survivors that zero-shot routing might have dropped.
-    tokens = record(Detector(detector.network, detector.point, profile), good.pixels, detector.point)
-    picture = _jpeg(good.pixels)
+    tokens = record(Detector(detector.network, detector.point, profile), good.part, detector.point)
+    picture = _jpeg(good.part.pixels)
     return profile.added(ReferenceImage(good.name, good.digest, None, 0), tokens, picture, now())
 
 
@@ -207,7 +212,7 @@ def teach_bank(
         key = paths[number], angle, point.name
         if key not in known:
             pixels = to_input(read_image(paths[number]), detector.image_size)
-            known[key] = record(detector, pixels, point, angle)
+            known[key] = record(detector, Part("", pixels, None), point, angle)
         return known[key]
 
     cells = detector.grid[0] * detector.grid[1]
@@ -215,17 +220,15 @@ def teach_bank(
     return make_bank(lesson.tokens, lesson.numbers, cells, BANK_SIZE)[0]
 
 
-def record(
-    detector: Detector, pixels: Array, point: OperatingPoint, angle: int = 0, count: int = _TOKENS
-) -> ImageTokens:
-    """What one image, (H, W, 3) uint8 at input size, leaves behind as a reference.
+def record(detector: Detector, part: Part, point: OperatingPoint, angle: int = 0, count: int = _TOKENS) -> ImageTokens:
+    """What one image at input size, or a part of one, leaves behind as a reference.
 
     Survivors are compared with survivors; but a good image may keep what the references dropped. So a second pass, in
     which the deep router drops nothing, adds the features of all tokens that it saw.
 
     Args:
         detector: The detector.
-        pixels: The image.
+        part: The image.
         point: Operating point.
         angle: Degrees by which the image is turned first; its cells are those of the upright image still.
         count: Bound on the tokens of each kind.
@@ -234,13 +237,22 @@ def record(
     if point.deep is not None:
         points.append(replace(point, name=f"{point.name} whole", deep=None))
     if angle:
-        pixels, count = rotated(pixels, angle), max(24, count // len(_ANGLES))
+        part, count = part.turned(angle, detector.grid), max(24, count // len(_ANGLES))
     bank = None if detector.profile is None else detector.profile.bank
     references = None if bank is None else {point.name: bank}
-    results = detector.infer(pixels[None], points, references=references or NO_REFERENCES, record=True)
+    results = _infer(detector, part, points, references or NO_REFERENCES)
     tokens = [some_of(own.tokens, count) for (own,) in results.values() if own.tokens is not None]
     both = tokens[0] if len(tokens) == 1 else tokens[0].widened(tokens[1])
     return replace(both, cells=turned_back(both.cells, detector.grid, angle)) if angle else both
+
+
+def _infer(
+    detector: Detector, part: Part, points: Sequence[OperatingPoint], references: References
+) -> dict[str, list[Inference]]:
+    if part.inside is None:
+        return detector.infer(part.pixels[None], points, references=references, record=True)
+    scope = Scope([part.inside])
+    return detector.network.infer(part.pixels[None], points, references=references, record=True, scope=scope)
 
 
 def owner_of(detector: Detector, point: OperatingPoint) -> Owner:
@@ -324,30 +336,32 @@ def _read_all(
     images: dict[str, _Good] = {}
     for number, source in enumerate(sources):
         try:
-            image = _read(detector, source, number)
+            parts = _read(detector, source, number)
         except KeepADError as error:
             if on_error is None:
                 raise
             on_error(source, error)
             continue
-        if image.digest in images:
-            say(f"{image.name} is the same image as {images[image.digest].name} and counts once.")
-        images.setdefault(image.digest, image)
+        for image in parts:
+            if image.digest in images:
+                say(f"{image.name} is the same image as {images[image.digest].name} and counts once.")
+            images.setdefault(image.digest, image)
     if not images:
         raise KeepADError("none of the given images can be used, so nothing was taught.")
     return list(images.values())
 
 
-def _read(detector: Detector, source: ImageSource, number: int) -> _Good:
-    if isinstance(source, InputImage):
-        pixels = detector.prepare(source).pixels
-        digest = source.digest or hashlib.sha256(pixels.tobytes()).hexdigest()
-        return _Good(source.name or f"image {number + 1}", pixels, digest)
-    image = read_image(source)
-    pixels = to_input(image, detector.image_size)
+def _read(detector: Detector, source: ImageSource, number: int) -> list[_Good]:
+    """The image, or its thumbnail and its tiles."""
+    image = detector.prepare(source)
+    name = image.name or f"image {number + 1}"
+    digest = image.digest
     if isinstance(source, str | Path):
-        return _Good(Path(source).name, pixels, digest_of_file(Path(source)))
-    return _Good(f"image {number + 1}", pixels, hashlib.sha256(np.asarray(image).tobytes()).hexdigest())
+        name, digest = Path(source).name, digest_of_file(Path(source))
+    elif not digest:
+        whole = image.pixels if isinstance(source, InputImage) else np.asarray(read_image(source))
+        digest = hashlib.sha256(whole.tobytes()).hexdigest()
+    return [_Good(name + part.name, part, digest + part.name) for part in parts_of(image, detector.point)]
 
 
 def digest_of_file(path: Path) -> str:

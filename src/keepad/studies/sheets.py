@@ -241,67 +241,65 @@ def measured_memory(args: Namespace) -> dict[str, dict[str, float]]:
     }
 
 
+_SHEETS = """\
+Sheets of {width} x {height} pixels, {plain:.0%} plain: one colour with sensor noise and falling light. One part is laid
+with test images of a class at native scale; twelve defects of the class, {short} to {long} pixels long and cut out with
+their masks, are pasted, two thirds on the part and one third beside it. {bad} sheets with defects and {good} without
+per class; no model has seen the suite. Squash → tiles (gain), in percent; `keep` is the share of the tokens of all
+tiles that leave both routers."""
+_READING = """\
+Squashing reaches a high P-AUROC without finding defects: two thirds of them lie on the part, whose map is higher than
+that of the plain area. PRO, region by region, shows what is found."""
+_TIME = """\
+Milliseconds per sheet, median of {repeats} interleaved repeats in one process, decoding left out; then against one
+dense squashed pass, and how much faster than the same tiles dense."""
+_MEMORY = """\
+Resident megabytes of one process at its peak: with the network loaded, with the picture decoded, at the end.
+{plain:.0%} plain. Pillow decodes the whole picture, in colour with four bytes per pixel; that is the floor."""
+_STRIP = """\
+KSDD was 500 x 1260 and is stored squashed to squares. Model m2i, {limit} images, in percent: at the square input and at
+its own aspect ratio with as many patches."""
+_VIEWS = """\
+Maps and scores averaged over the image, its mirror image, and both turned, at prune50 on unseen suites, {limit} images
+per class; in percent, and milliseconds of the network per image."""
+_PICTURES = """\
+Sheets of the demo's own surfaces: the sheet, its defects, the map of the squashed sheet, and that of its tiles."""
+
+
 def page(args: Namespace) -> str:
     """All tables."""
-    command = study_command()
+    command, parts = study_command(), args.parts.split(",")
     counts = (args.sheets, max(1, args.sheets // 2))
-    results = {
-        model: accuracy(model, sheets_of(model, args.data, args.work, counts), args.work, command) for model in MODELS
-    }
+    datasets = {model: sheets_of(model, args.data, args.work, counts) for model in MODELS}
+    results = {model: accuracy(model, dataset, args.work, command) for model, dataset in datasets.items()}
+    (height, width), (short, long) = SHEET, DEFECT_SIDES
     blocks = [
         f"Made by `{command_line(command)}`; do not edit.",
         "# Large sheets: tiles against squashing",
-        f"Sheets of {SHEET[1]} x {SHEET[0]} pixels, {PLAIN:.0%} plain: one colour with sensor noise and falling light. One "
-        "part is laid with test images of a class at native scale; twelve defects of the class, "
-        f"{DEFECT_SIDES[0]} to {DEFECT_SIDES[1]} pixels long and cut out with their masks, are pasted, two thirds on the "
-        f"part and one third beside it. {counts[0]} sheets with defects and {counts[1]} without per class; no model has "
-        "seen the suite. Squash → tiles (gain), in percent; `keep` is the share of the tokens of all tiles that leave "
-        "both routers.",
+        _SHEETS.format(width=width, height=height, plain=PLAIN, short=short, long=long, bad=counts[0], good=counts[1]),
         table(("class", "model", "point", "P-AUROC", "PRO", "I-AUROC", "keep"), accuracy_rows(results)),
-        "Squashing reaches a high P-AUROC without finding a defect: two thirds of the defects lie on the part, whose map "
-        "is higher than that of the plain area. PRO, region by region, shows what is found.",
+        _READING,
     ]
     seconds = kept(args.work / "timings.json", lambda: timed(args))
-    blocks += [
-        "## Time",
-        f"Milliseconds per sheet, median of {REPEATS} interleaved repeats in one process, decoding left out. Then against "
-        "one dense squashed pass, and how much faster than the same tiles dense.",
-        table(("", "ms", "squash, dense", "tiles, dense"), timing_rows(seconds, "squash, dense", "tiles, dense")),
-    ]
+    rows = timing_rows(seconds, "squash, dense", "tiles, dense")
+    blocks += ["## Time", _TIME.format(repeats=REPEATS), table(("", "ms", "squash, dense", "tiles, dense"), rows)]
     peaks = kept(args.work / "memory.json", lambda: measured_memory(args))
-    rows = [
-        [name, *(f"{own[key]:.0f}" for key in ("loaded", "decoded", "peak", "seconds", "tiles", "plain"))]
-        for name, own in peaks.items()
-    ]
-    blocks += [
-        f"## Memory at {SIDE:,} x {SIDE:,}",
-        f"Resident megabytes of one process at its peak: with the network loaded, with the picture decoded, at the end. "
-        f"{SIDE_PLAIN:.0%} plain. Pillow decodes the whole picture, in colour with four bytes per pixel; that is the floor.",
-        table(("", "network", "decoded", "peak", "seconds", "tiles", "plain tiles"), rows),
-    ]
-    if "strip" in args.parts:
-        strip = strip_rows(strip_results(args.data, args.work, command, args.limit))
-        blocks += [
-            "## A matching aspect ratio",
-            f"KSDD was 500 x 1260 and is stored squashed to squares. Model m2i, {args.limit} images, in percent: at the "
-            "square input and at its own aspect ratio with as many patches.",
-            table(("input", "point", "I-AUROC", "P-AUROC", "PRO"), strip),
-        ]
-    if "views" in args.parts:
-        views = kept(args.work / "views.json", lambda: view_rows(args.data, args.work, command, args.view_limit))
-        blocks += [
-            "## Views",
-            f"Maps and scores averaged over the image, its mirror image, and both turned, at prune50 on unseen suites, "
-            f"{args.view_limit} images per class; in percent, and milliseconds of the network per image.",
-            table(("model", "views", "I-AUROC", "P-AUROC", "PRO", "ms"), views),
-        ]
+    keys = ("loaded", "decoded", "peak", "seconds", "tiles", "plain")
+    rows = [[name, *(f"{own[key]:.0f}" for key in keys)] for name, own in peaks.items()]
+    columns: tuple[str, ...] = ("", "network", "decoded", "peak", "seconds", "tiles", "plain tiles")
+    blocks += [f"## Memory at {SIDE:,} x {SIDE:,}", _MEMORY.format(plain=SIDE_PLAIN), table(columns, rows)]
+    if "strip" in parts:
+        strip = lambda: strip_rows(strip_results(args.data, args.work, command, args.limit))  # noqa: E731
+        rows = kept(args.work / "strip.json", strip)
+        columns = ("input", "point", "I-AUROC", "P-AUROC", "PRO")
+        blocks += ["## A matching aspect ratio", _STRIP.format(limit=args.limit), table(columns, rows)]
+    if "views" in parts:
+        rows = kept(args.work / "views.json", lambda: view_rows(args.data, args.work, command, args.view_limit))
+        columns = ("model", "views", "I-AUROC", "P-AUROC", "PRO", "ms")
+        blocks += ["## Views", _VIEWS.format(limit=args.view_limit), table(columns, rows)]
     folder = args.out.parent / "sheets"
     shown = kept(args.work / "pictures.json", lambda: [path.name for path in pictures(load(engine="torch"), folder)])
-    blocks += [
-        "## Pictures",
-        "Sheets of the demo's own surfaces: the sheet, its defects, the map of the squashed sheet, and that of its tiles.",
-        *(f"![{name}](sheets/{name})" for name in shown),
-    ]
+    blocks += ["## Pictures", _PICTURES, *(f"![{name}](sheets/{name})" for name in shown)]
     return "\n\n".join(blocks) + "\n"
 
 
