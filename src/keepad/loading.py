@@ -93,6 +93,8 @@ def load(
         if what is None and profile.owner.name in bundled_checkpoints():
             what = profile.owner.name
         point = profile.owner.point if point is None else point
+        if size is None and what == profile.owner.name:
+            size = profile.owner.size
         chosen = profile.settings.get("engine")
         if engine == "auto" and isinstance(chosen, str) and not is_exported(what):
             engine = chosen  # that of `keepad choose`

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepad.cli.options import DeviceOption, EngineOption, ModelOption, WeightsOption
+from keepad.cli.options import (
+    DeviceOption,
+    EngineOption,
+    FitOption,
+    IgnoreOption,
+    ImageSizeOption,
+    ModelOption,
+    OverlapOption,
+    RoiOption,
+    TilesOption,
+    WeightsOption,
+)
 
 if TYPE_CHECKING:
     from keepad.references.profile import Profile
@@ -36,6 +47,12 @@ def teach(
     size: Annotated[
         int | None, typer.Option("--size", help="Bound on the tokens of the profile; a larger one is slower.")
     ] = None,
+    image_size: ImageSizeOption = None,
+    fit: FitOption = "squash",
+    tiles: TilesOption = None,
+    overlap: OverlapOption = None,
+    roi: RoiOption = None,
+    ignore: IgnoreOption = None,
     engine: EngineOption = "auto",
     device: DeviceOption = None,
 ) -> None:
@@ -52,7 +69,19 @@ def teach(
         if out is None:
             raise KeepADError("name the profile to write with --out, such as --out bolts.keepad.")
         images = find_images(paths)
-        detector = load(model, point=point or DEFAULT_POINT, engine=engine, device=device, weights=weights)
+        detector = load(
+            model,
+            point=point or DEFAULT_POINT,
+            engine=engine,
+            device=device,
+            weights=weights,
+            image_size=image_size,
+            fit=fit,
+            tiles=tiles,
+            overlap=overlap,
+            roi=roi,
+            ignore=ignore,
+        )
         profile = detector.teach(
             images,
             rotate=rotate,

@@ -24,6 +24,8 @@ from keepad.routing import Grid, PixelRouting, is_landmark, relabel
 from keepad.steps import WHOLE, HeadOutput, ReducedImage, Scope, Stages
 
 FEWEST_PATCHES = 90  # fewer may leave fewer tokens than dissimilarity has neighbours
+FEWEST_OF_TILE = 16  # budgets that tiles share leave at least twelve of them
+_FEWEST_LANDMARKS = 3  # which the graph takes the nearest of
 SCORES = "scores"  # segment of the shallow scores; always fp32, since it decides between tokens that differ little
 
 Segments: TypeAlias = Callable[[str], Session]  # the session of a segment, by its name
@@ -207,10 +209,10 @@ class EngineNetwork:
         cells = self.grid[0] * self.grid[1]
         for number in range(len(pixels) if scope.inside is not None else 0):
             left = len(scope.cells(number, cells))
-            if left < FEWEST_PATCHES:
+            if left < (FEWEST_PATCHES if scope.corners is None else FEWEST_OF_TILE):
                 raise KeepADError(
                     f"only {left} of {cells} patches of the image count, and an exported network needs "
-                    f"{FEWEST_PATCHES}; use --engine torch, or a larger region of interest."
+                    f"{FEWEST_PATCHES}, or {FEWEST_OF_TILE} of a tile; use --engine torch, or a larger region of interest."
                 )
 
     def _steps(self, segments: Segments) -> SegmentSteps:
@@ -266,6 +268,8 @@ class SegmentSteps:
     def shallow_step(self, tokens: EngineTokens) -> list[Array]:
         """(m,) scores of the live cells."""
         landmarks = np.flatnonzero(is_landmark(tokens.cells, self._grid))
+        if len(landmarks) < _FEWEST_LANDMARKS:  # a sliver of a tile, beside the lattice
+            landmarks = np.linspace(0, len(tokens.cells) - 1, _FEWEST_LANDMARKS).round().astype(np.int64)
         (scores,) = self._segments(SCORES)(**tokens.inputs(self._multiple), landmarks=landmarks)
         return [scores]
 

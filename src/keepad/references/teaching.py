@@ -91,6 +91,7 @@ def teach(
         raise KeepADError(f"rotations are {', '.join(ROTATIONS)}, not {rotate!r}.")
     if size < 64:
         raise KeepADError(f"a bank must hold at least 64 tokens, not {size}.")
+    framing = framing_setting(detector.framing)  # refuses what no profile takes
     images = _read_all(detector, list(good), say, on_error)
     point, cells = detector.point, detector.grid[0] * detector.grid[1]
     count = max(24, _TOKENS // len(images))
@@ -121,7 +122,7 @@ def teach(
         "tokens": before,
         "loss": loss,
         "leave_one_out": [asdict(own) for own in left_out],
-        **framing_setting(detector.framing),
+        **framing,
     }
     pictures = [_jpeg(image.part.pixels) for image in images]
     listed = [
