@@ -212,7 +212,7 @@ class EngineNetwork:
             if left < (FEWEST_PATCHES if scope.corners is None else FEWEST_OF_TILE):
                 raise KeepADError(
                     f"only {left} of {cells} patches of the image count, and an exported network needs "
-                    f"{FEWEST_PATCHES}, or {FEWEST_OF_TILE} of a tile; use --engine torch, or a larger region of interest."
+                    f"{FEWEST_PATCHES}, or {FEWEST_OF_TILE} of a tile; use --engine torch, or a larger region."
                 )
 
     def _steps(self, segments: Segments) -> SegmentSteps:

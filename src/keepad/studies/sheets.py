@@ -270,14 +270,18 @@ def page(args: Namespace) -> str:
     """All tables."""
     command, parts = study_command(), args.parts.split(",")
     counts = (args.sheets, max(1, args.sheets // 2))
-    datasets = {model: sheets_of(model, args.data, args.work, counts) for model in MODELS}
-    results = {model: accuracy(model, dataset, args.work, command) for model, dataset in datasets.items()}
+
+    def accuracies() -> list[list[str]]:
+        datasets = {model: sheets_of(model, args.data, args.work, counts) for model in MODELS}
+        return accuracy_rows({name: accuracy(name, own, args.work, command) for name, own in datasets.items()})
+
+    rows = kept(args.work / "accuracy.json", accuracies)
     (height, width), (short, long) = SHEET, DEFECT_SIDES
     blocks = [
         f"Made by `{command_line(command)}`; do not edit.",
         "# Large sheets: tiles against squashing",
         _SHEETS.format(width=width, height=height, plain=PLAIN, short=short, long=long, bad=counts[0], good=counts[1]),
-        table(("class", "model", "point", "P-AUROC", "PRO", "I-AUROC", "keep"), accuracy_rows(results)),
+        table(("class", "model", "point", "P-AUROC", "PRO", "I-AUROC", "keep"), rows),
         _READING,
     ]
     seconds = kept(args.work / "timings.json", lambda: timed(args))
@@ -307,7 +311,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="a folder with all suites")
     parser.add_argument("--out", type=Path, required=True, help="page to write")
-    parser.add_argument("--work", type=Path, default=Path("runs/sheets"), help="folder for sheets and state")
+    parser.add_argument("--work", type=Path, default=Path("out/sheets"), help="folder for sheets and state")
     parser.add_argument("--sheets", type=int, default=4, help="sheets with defects per class, and half as many without")
     parser.add_argument("--limit", type=int, default=40, help="images of KSDD")
     parser.add_argument("--view-limit", type=int, default=6, help="images per class for views")
