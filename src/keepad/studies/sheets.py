@@ -81,9 +81,9 @@ def accuracy_rows(results: dict[str, dict[str, Results]]) -> list[list[str]]:
             squash = records["squash"][key]
             cells = [f"{key[0]}/{key[1]}", model, key[2]]
             for metric in ("p_auroc", "pro", "i_auroc"):
-                a, b = (100 * _value(row[metric]) for row in (squash, tiles))
+                a, b = (_value(row[metric]) for row in (squash, tiles))
                 cells.append(f"{a:.1f} → {b:.1f} ({b - a:+.1f})")
-            rows.append([*cells, f"{100 * tiles['keep']:.1f} %"])
+            rows.append([*cells, f"{tiles['keep']:.1f} %"])
     return rows
 
 
@@ -287,11 +287,13 @@ def page(args: Namespace) -> str:
     seconds = kept(args.work / "timings.json", lambda: timed(args))
     rows = timing_rows(seconds, "squash, dense", "tiles, dense")
     blocks += ["## Time", _TIME.format(repeats=REPEATS), table(("", "ms", "squash, dense", "tiles, dense"), rows)]
-    peaks = kept(args.work / "memory.json", lambda: measured_memory(args))
-    keys = ("loaded", "decoded", "peak", "seconds", "tiles", "plain")
-    rows = [[name, *(f"{own[key]:.0f}" for key in keys)] for name, own in peaks.items()]
-    columns: tuple[str, ...] = ("", "network", "decoded", "peak", "seconds", "tiles", "plain tiles")
-    blocks += [f"## Memory at {SIDE:,} x {SIDE:,}", _MEMORY.format(plain=SIDE_PLAIN), table(columns, rows)]
+    columns: tuple[str, ...]
+    if "memory" in parts:
+        peaks = kept(args.work / "memory.json", lambda: measured_memory(args))
+        keys = ("loaded", "decoded", "peak", "seconds", "tiles", "plain")
+        rows = [[name, *(f"{own[key]:.0f}" for key in keys)] for name, own in peaks.items()]
+        columns = ("", "network", "decoded", "peak", "seconds", "tiles", "plain tiles")
+        blocks += [f"## Memory at {SIDE:,} x {SIDE:,}", _MEMORY.format(plain=SIDE_PLAIN), table(columns, rows)]
     if "strip" in parts:
         strip = lambda: strip_rows(strip_results(args.data, args.work, command, args.limit))  # noqa: E731
         rows = kept(args.work / "strip.json", strip)
@@ -301,9 +303,11 @@ def page(args: Namespace) -> str:
         rows = kept(args.work / "views.json", lambda: view_rows(args.data, args.work, command, args.view_limit))
         columns = ("model", "views", "I-AUROC", "P-AUROC", "PRO", "ms")
         blocks += ["## Views", _VIEWS.format(limit=args.view_limit), table(columns, rows)]
-    folder = args.out.parent / "sheets"
-    shown = kept(args.work / "pictures.json", lambda: [path.name for path in pictures(load(engine="torch"), folder)])
-    blocks += ["## Pictures", _PICTURES, *(f"![{name}](sheets/{name})" for name in shown)]
+    if "pictures" in parts:
+        folder = args.out.parent / "sheets"
+        paths = lambda: [path.name for path in pictures(load(engine="torch"), folder)]  # noqa: E731
+        shown = kept(args.work / "pictures.json", paths)
+        blocks += ["## Pictures", _PICTURES, *(f"![{name}](sheets/{name})" for name in shown)]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -315,7 +319,7 @@ def main() -> None:
     parser.add_argument("--sheets", type=int, default=4, help="sheets with defects per class, and half as many without")
     parser.add_argument("--limit", type=int, default=40, help="images of KSDD")
     parser.add_argument("--view-limit", type=int, default=6, help="images per class for views")
-    parser.add_argument("--parts", default="strip,views", help="further tables, separated by commas")
+    parser.add_argument("--parts", default="memory,strip,views,pictures", help="further tables, separated by commas")
     args = parser.parse_args()
     replace_text(args.out, page(args))
     say_on_stderr(f"written: {args.out}")
