@@ -15,14 +15,16 @@ from PIL import Image
 
 from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress
-from keepad.detector import Detector, ImageSource, InputImage
+from keepad.detector import Detector
 from keepad.errors import KeepADError
+from keepad.framing import InputImage
 from keepad.images import read_image, to_input
 from keepad.inference import NO_REFERENCES
 from keepad.presets import OperatingPoint
 from keepad.references.bank import Bank, ImageTokens, blend, make_bank, matched, nearest, top_distance
 from keepad.references.profile import Owner, Profile, ReferenceImage
 from keepad.references.rotation import rotated, turned_back
+from keepad.sources import ImageSource
 
 ROTATIONS = ("auto", "on", "off")
 BANK_SIZE = 4096  # survivors in the bank; what keeps matching below a tenth of a pass
@@ -341,6 +343,8 @@ def _read_all(
 def _read(detector: Detector, source: ImageSource, number: int) -> _Good:
     if isinstance(source, InputImage):
         pixels = detector.prepare(source).pixels
+        if pixels.shape[:2] != detector.image_size or source.inside is not None or source.plan is not None:
+            raise KeepADError("references are images squashed to the input; prepare them without fit, tiles and roi.")
         digest = source.digest or hashlib.sha256(pixels.tobytes()).hexdigest()
         return _Good(source.name or f"image {number + 1}", pixels, digest)
     image = read_image(source)
