@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from keepad.arrays import Array
 from keepad.detector import Detector
-from keepad.errors import KeepADError
+from keepad.errors import ImageError, KeepADError
 from keepad.framing import MOST_PATCHES, Framing, Shape, fitted, framing_of, size_of
 from keepad.network import Network
+from keepad.presets import OperatingPoint, ReducerBudget
+from keepad.tiles import Tiling
 
 SQUARE = Shape((392, 392), (14, 14))
 
@@ -106,9 +108,9 @@ def test_a_result_lies_on_the_image_and_padding_is_not_reported(tiny: Network, f
 
 def test_padding_costs_no_tokens_and_its_content_no_difference(tiny: Network) -> None:
     detector = Detector(tiny, "prune50", framing=Framing("pad"))
-    framed = detector.read(noise(60, 300))
+    framed = detector.prepare(noise(60, 300))
     other = framed.pixels.copy()
-    other[framed.held[0] :] = noise(144 - framed.held[0], 176, seed=9)
+    other[framed.content[0] :] = noise(144 - framed.content[0], 176, seed=9)
     (a,), (b,) = (
         detector.infer_images([replace(framed, pixels=pixels)], [detector.point])["prune50"]
         for pixels in (framed.pixels, other)
@@ -137,3 +139,32 @@ def test_a_network_takes_any_grid(make_tiny: object, rows: int, columns: int) ->
     prediction = detector(image)
     assert prediction.grid == (max(rows, 4), max(columns, 4))
     assert np.isfinite(prediction.anomaly_map).all()
+
+
+def test_a_prepared_image_gives_what_its_source_gives_and_keeps_its_name(tiny: Network) -> None:
+    for framing in (Framing(), Framing("pad"), Framing("auto")):
+        detector = Detector(tiny, "prune50", framing=framing)
+        image = noise(90, 300)
+        prepared = replace(detector.prepare(image), name="part.png", digest="0" * 64)
+        assert detector.prepare(prepared) is prepared
+        (prediction,) = detector.predict([prepared])
+        np.testing.assert_array_equal(prediction.anomaly_map, detector(image).anomaly_map)
+
+
+def test_an_image_prepared_for_another_detector_is_refused(tiny: Network) -> None:
+    plain = Detector(tiny, "prune50")
+    for framing in (Framing("native"), Framing(tiles=Tiling())):
+        prepared = Detector(tiny, "prune50", framing=framing).prepare(noise(320, 640))
+        with pytest.raises(ImageError, match="was prepared for another detector"):
+            plain(prepared)
+
+
+def test_reducers_take_any_shape_and_refuse_what_they_cannot_leave_out(tiny: Network) -> None:
+    point = OperatingPoint("tome", reducer=ReducerBudget("tome", "prune70", 0.8))
+    prediction = Detector(tiny, point, framing=Framing("native"))(noise(96, 240))
+    assert prediction.grid == (6, 15)
+    assert prediction.anomaly_map.shape == (96, 240)
+    with pytest.raises(KeepADError, match="tome takes whole images only"):
+        Detector(tiny, point, framing=Framing("pad"))(noise(60, 300))
+    with pytest.raises(KeepADError, match="tome takes whole images only"):
+        Detector(tiny, point, framing=Framing(tiles=Tiling()))(noise(320, 640))

@@ -128,7 +128,7 @@ def test_tokens_outside_cost_nothing_and_are_not_reported(tiny: Network) -> None
     assert [region.box for region in prediction.regions()] == [(0, 0, 90, 70)]
     whole = Detector(tiny, "dense")
     some, every = (
-        count_flops(tiny, own.infer_images([own.read(image)], [POINTS["dense"]])["dense"][0], POINTS["dense"]).total
+        count_flops(tiny, own.infer_images([own.prepare(image)], [POINTS["dense"]])["dense"][0], POINTS["dense"]).total
         for own in (detector, whole)
     )
     assert some < 0.35 * every

@@ -42,3 +42,13 @@ def test_references_take_one_view(tiny: Network) -> None:
     profile = detector.teach(good, rotate="off", say=lambda line: None)
     with pytest.raises(KeepADError, match="so 2 views cannot be averaged"):
         Detector(tiny, POINTS["prune50"], profile, Framing(views=2))
+
+
+def test_a_calibration_alone_takes_any_views(tiny: Network) -> None:
+    detector = Detector(tiny, "prune50", framing=Framing(views=2))
+    good = [np.random.default_rng(n).integers(0, 256, (144, 176, 3), dtype=np.uint8) for n in range(9)]
+    profile = detector.calibrate(good, false_alarms=0.1, say=lambda line: None)
+    assert profile.bank is None
+    prediction = Detector(tiny, POINTS["prune50"], profile, Framing(views=2))(good[0])
+    assert prediction.pred_score == detector(good[0]).pred_score
+    assert prediction.verdict == "ok"

@@ -6,29 +6,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
-
-import numpy as np
-from PIL import Image
+from typing import Any
 
 from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress, say_on_stderr
-from keepad.errors import ImageError, KeepADError
-from keepad.framing import SQUASHED, Framing, Shape, framed
-from keepad.framing import InputImage as InputImage
-from keepad.images import find_images, read_image
+from keepad.errors import KeepADError
+from keepad.framing import SQUASHED, Framing, InputImage, Shape, check_input, framed
+from keepad.images import read_image
 from keepad.inference import NO_REFERENCES, AnyNetwork, Inference, References
-from keepad.prediction import Certificate, Prediction
+from keepad.prediction import Prediction
 from keepad.prefetch import prefetch
 from keepad.presets import Calibration, OperatingPoint, operating_point
 from keepad.references.profile import Profile, read_profile
+from keepad.result import prediction_of
+from keepad.sources import ImageSource, sources_of
 from keepad.steps import WHOLE, Scope, Stages
-from keepad.tiling import Photographs, TiledInference
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-ImageSource = Union[str, Path, Image.Image, Array, "Tensor", "InputImage"]
+from keepad.tiling import Photographs
 
 _PREFETCHED = 3  # batches that are read and resized while the network runs
 
@@ -61,7 +54,7 @@ class Detector:
         self._point = operating_point(point)
         self.profile = profile
         self.framing = framing
-        if profile is not None and framing.views > 1:
+        if profile is not None and profile.bank is not None and framing.views > 1:
             raise KeepADError(f"references show the product one way up, so {framing.views} views cannot be averaged.")
 
     @property
@@ -152,12 +145,15 @@ class Detector:
         """
         if getattr(image, "ndim", None) == 4:
             raise KeepADError("one image is expected, but a batch was given; use predict() for several.")
-        return self._predict_batch([self.read(image)], self._chosen(point))[0]
+        return self._predict_batch([self.prepare(image)], self._chosen(point))[0]
 
     def prepare(self, image: ImageSource) -> InputImage:
-        """The image read and resized; `predict` takes it as any other source and does neither again.
+        """The image read and made an input; `predict` takes it as any other source and does neither again.
 
         For programs that read images in threads of their own.
+
+        Raises:
+            KeepADError: It cannot be used.
 
         Example:
             ```python
@@ -165,7 +161,11 @@ class Detector:
             scores = [prediction.pred_score for prediction in detector.predict(inputs, batch_size=8)]
             ```
         """
-        return self.read(image)
+        if isinstance(image, InputImage):
+            check_input(image, self.framing, self._shape)
+            return image
+        path = Path(image) if isinstance(image, str | Path) else None
+        return framed(read_image(image), self.framing, self._shape, path)
 
     def predict(
         self,
@@ -192,7 +192,7 @@ class Detector:
         """
         if batch_size < 1:
             raise KeepADError(f"the batch size must be at least 1, not {batch_size}.")
-        return self._predict_all(_sources(source), self._chosen(point), batch_size, on_error)
+        return self._predict_all(sources_of(source), self._chosen(point), batch_size, on_error)
 
     def _predict_all(
         self,
@@ -270,7 +270,7 @@ class Detector:
 
         zero_shot = Detector(self.network, self._point if point is None else point, framing=self.framing)
         size = BANK_SIZE if size is None else size
-        sources = _sources(good)
+        sources = sources_of(good)
         return teach(zero_shot, sources, rotate=rotate, size=size, say=say, on_error=on_error, progress=progress)
 
     def calibrate(
@@ -309,7 +309,7 @@ class Detector:
         from keepad.references.calibrating import Promise, calibrate
 
         promise = Promise(false_alarms, confidence, review)
-        return calibrate(self, _sources(good), promise, say=say, on_error=on_error, progress=progress)
+        return calibrate(self, sources_of(good), promise, say=say, on_error=on_error, progress=progress)
 
     def with_profile(self, profile: Profile | str | Path) -> Detector:
         """The detector with what a profile holds about one product; this one stays as it is.
@@ -339,26 +339,9 @@ class Detector:
 
     def _try_to_read(self, source: ImageSource) -> tuple[ImageSource, InputImage | KeepADError]:
         try:
-            return source, self.read(source)
+            return source, self.prepare(source)
         except KeepADError as error:
             return source, error
-
-    def read(self, source: ImageSource) -> InputImage:
-        """The image as `infer_images` takes it.
-
-        Raises:
-            KeepADError: It cannot be used.
-        """
-        if isinstance(source, InputImage):
-            if self.framing.plain and source.pixels.shape != (*self.image_size, 3):
-                raise ImageError(
-                    f"an image of {source.pixels.shape} was prepared for another detector; this one takes "
-                    f"{(*self.image_size, 3)}."
-                )
-            return source
-        image = read_image(source)
-        path = Path(source) if isinstance(source, str | Path) else None
-        return framed(image, self.framing, self._shape, path)
 
     @property
     def _shape(self) -> Shape:
@@ -371,7 +354,7 @@ class Detector:
         stages: Stages | None = None,
         references: References | None = None,
     ) -> dict[str, list[Inference]]:
-        """Raw results of images as `read` gives them, without padding; images of one size share a batch.
+        """Raw results of images as `prepare` gives them, without padding; images of one size share a batch.
 
         Args:
             images: The images.
@@ -408,44 +391,4 @@ class Detector:
     def _prediction(
         self, image: InputImage, result: Inference, point: OperatingPoint, timings: dict[str, float]
     ) -> Prediction:
-        if not np.isfinite(result.score):
-            raise ImageError(
-                f"{image.path or 'the image'} gave no finite score; the weights or the checkpoint are damaged."
-            )
-        thresholds = self.thresholds
-        calibrated = None if self.profile is None else self.profile.calibrated
-        tiled = result if isinstance(result, TiledInference) else None
-        return Prediction(
-            pred_score=result.score,
-            anomaly_map=result.anomaly_map,
-            grid=result.patch_map.shape,
-            survivors_shallow=result.survivors_shallow,
-            survivors=result.survivors,
-            evidence=result.evidence,
-            certificate=None if result.pixel_routing is None else Certificate.of(result.pixel_routing),
-            point=point.name,
-            image=image.pixels[: image.held[0], : image.held[1]],
-            image_size=image.size,
-            path=image.path,
-            image_threshold=thresholds[0],
-            pixel_threshold=thresholds[1],
-            timings=timings,
-            match=result.match,
-            profile=self.profile,
-            p_value=None if calibrated is None else calibrated.p_value(result.score),
-            verdict=None if calibrated is None else calibrated.verdict(result.score),
-            inside=result.inside,
-            roi=image.roi,
-            fit=image.fit,
-            tiles=tiled.report if tiled else None,
-            extent=tiled.extent if tiled else (1.0, 1.0),
-        )
-
-
-def _sources(source: ImageSource | Iterable[ImageSource]) -> Iterable[ImageSource]:
-    """The images of a path, of a single image, or of an iterable."""
-    if isinstance(source, str | Path):
-        return find_images([source])
-    if isinstance(source, Image.Image | InputImage) or getattr(source, "ndim", 4) < 4:
-        return [source]  # type: ignore[list-item]
-    return source
+        return prediction_of(image, result, point, timings, self.thresholds, self.profile)

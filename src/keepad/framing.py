@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from keepad.arrays import Array
-from keepad.errors import KeepADError
+from keepad.errors import ImageError, KeepADError
 from keepad.images import to_input
 from keepad.inference import Inference
 from keepad.roi import Roi, continued, painted, read_roi, roi_at, shrunk
@@ -93,16 +93,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class InputImage:
-    """An image as the network takes it.
+    """An image as the network takes it; `Detector.prepare` makes one.
 
     Attributes:
         pixels: (H, W, 3) uint8 at input size, in whole patches.
         size: Height and width of the original image, upright.
+        content: Height and width of the part of `pixels` that holds the image, at its top left, in whole patches.
         path: Its file, if it has one.
         name: What it is called where it has none.
         digest: SHA-256 of the content of its file, or "" if unknown.
-        content: Height and width of the part of `pixels` that holds the image, at its top left, in whole patches; None
-            if all of it does.
         inside: (N,) bool, the cells that count, or None where all do.
         roi: (height, width) bool, where the original image is looked at, or None for everywhere.
         fit: What was chosen, for people; None where the image was squashed as always.
@@ -112,10 +111,10 @@ class InputImage:
 
     pixels: Array
     size: tuple[int, int]
+    content: tuple[int, int]
     path: Path | None = None
     name: str = ""
     digest: str = ""
-    content: tuple[int, int] | None = None
     inside: Array | None = None
     roi: Array | None = None
     fit: str | None = None
@@ -123,14 +122,9 @@ class InputImage:
     plan: TilePlan | None = None
 
     @property
-    def held(self) -> tuple[int, int]:
-        """Height and width of the part of `pixels` that holds the image."""
-        return self.content or self.pixels.shape[:2]
-
-    @property
     def map_size(self) -> tuple[int, int]:
         """Height and width of its anomaly map."""
-        return self.held if self.plan is None else self.plan.size
+        return self.content if self.plan is None else self.plan.size
 
 
 def framing_of(
@@ -153,7 +147,7 @@ def framed(image: Image.Image, framing: Framing, shape: Shape, path: Path | None
     """
     size = image.height, image.width
     if framing.plain:
-        return InputImage(to_input(image, shape.size), size, path)
+        return InputImage(to_input(image, shape.size), size, shape.size, path)
     if framing.tiles is not None:
         plan = plan_tiles(size, shape.size, shape.patch, framing.tiles)
         whole_image = framed(image, replace(framing, tiles=None), shape, path)
@@ -175,7 +169,22 @@ def framed(image: Image.Image, framing: Framing, shape: Shape, path: Path | None
     inside: Array = np.pad(cells_with(some, shape.patch), beyond)
     pixels = np.pad(pixels, [*margin, (0, 0)], mode="edge")
     counted = None if inside.all() else inside.reshape(-1)
-    return InputImage(pixels, size, path, content=content, inside=counted, roi=roi, fit=fit)
+    return InputImage(pixels, size, content, path, inside=counted, roi=roi, fit=fit)
+
+
+def check_input(image: InputImage, framing: Framing, shape: Shape) -> None:
+    """Raise an ImageError unless an image was prepared for a detector of this framing and shape.
+
+    Where inputs may have shapes of their own, any in whole patches will do.
+    """
+    height, width, _ = image.pixels.shape
+    whole = height % shape.patch[0] == 0 and width % shape.patch[1] == 0
+    any_size = framing.any_shape and not shape.fixed and whole
+    if ((height, width) != shape.size and not any_size) or (framing.tiles is None and image.plan is not None):
+        raise ImageError(
+            f"an image of {height}x{width} was prepared for another detector; prepare it with this one, which takes "
+            f"{shape.size[0]}x{shape.size[1]}."
+        )
 
 
 def cropped(result: Inference, content: tuple[int, int], patch: tuple[int, int]) -> Inference:

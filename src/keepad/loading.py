@@ -61,7 +61,7 @@ def load(
         profile: What is known of one product, or its file; see `Detector.teach` and `Detector.calibrate`. Without
             `what`, the bundled checkpoint that it belongs to is opened.
         budget_ms: Milliseconds per image, instead of a point: the most accurate operating point that keeps them on
-            this machine in 95 % of the passes.
+            this machine in 95 % of the passes, for images that are taken whole.
         image_size: Height and width of the network's input, in whole patches; the checkpoint's own if None.
         fit: How an image of another shape becomes an input: "squash", "pad", "native" or "auto".
         tiles: Cut large images into tiles that share one budget: "auto", or pixels of the image along a tile's side.
@@ -86,7 +86,7 @@ def load(
         if point is not None or profile is not None:
             other = "a profile has its operating point" if point is None else "an operating point was named"
             raise KeepADError(f"a budget chooses the operating point, but {other} already; give one of them.")
-        detector = load(what, engine=engine, device=device, weights=weights, image_size=size, say=say)
+        detector = load(what, engine=engine, device=device, weights=weights, image_size=size, fit=fit, say=say)
         return Detector(detector.network, within_budget(detector.network, budget_ms, say), framing=framing)
     if profile is not None:
         profile = profile if isinstance(profile, Profile) else read_profile(profile)
@@ -98,7 +98,9 @@ def load(
         chosen = profile.settings.get("engine")
         if engine == "auto" and isinstance(chosen, str) and not is_exported(what):
             engine = chosen  # that of `keepad choose`
-        detector = load(what, point=point, engine=engine, device=device, weights=weights, image_size=size, say=say)
+        detector = load(
+            what, point=point, engine=engine, device=device, weights=weights, image_size=size, fit=fit, say=say
+        )
         if framing.plain:  # the profile's own, if it has one
             framing = framing_from(profile.settings.get("framing"))
         return Detector(detector.network, point, framing=framing).with_profile(profile)

@@ -72,11 +72,6 @@ class Roi:
         both = {"include": self.include, "exclude": self.exclude}
         return {name: None if shape is None else shape.to_json() for name, shape in both.items()}
 
-    def to_json(self) -> dict[str, Any]:
-        """The region as a profile keeps it."""
-        both = {"include": self.include, "exclude": self.exclude}
-        return {name: None if shape is None else shape.to_json() for name, shape in both.items()}
-
     def at(self, size: tuple[int, int], image: str = "the image") -> Array:
         """(H, W) bool of an image of `size`, True where it is looked at.
 

@@ -63,7 +63,7 @@ class Photographs:
     def _looked_at(self, result: Inference, image: InputImage) -> Inference:
         """The result without padding, and without a map where the image is not looked at."""
         if image.picture is None:
-            result = cropped(result, image.held, self.shape.patch)
+            result = cropped(result, image.content, self.shape.patch)
         if image.roi is None:
             return result
         reach = within_reach(image.roi, result.anomaly_map.shape)

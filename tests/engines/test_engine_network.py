@@ -14,8 +14,8 @@ import pytest
 from keepad.arrays import Array
 from keepad.detector import Detector
 from keepad.engines import open_network
-from keepad.engines.network import EngineTokens
 from keepad.engines.sessions import MULTIPLES
+from keepad.engines.steps import EngineTokens
 from keepad.images import find_images, read_image, to_input
 from keepad.network import Network
 from keepad.presets import POINTS, PixelBudget

@@ -12,6 +12,7 @@ from PIL import Image
 from keepad.detector import Detector
 from keepad.engines.network import open_network
 from keepad.errors import KeepADError
+from keepad.framing import Framing
 from keepad.network import Network
 from keepad.references.audit import Auditor
 from keepad.references.rotation import rotated, turned_back
@@ -132,6 +133,19 @@ def test_wrong_options_and_useless_images_are_refused(detector: Detector, lines:
         detector.teach([part(0)] * 1001, say=lines.append)
     with pytest.raises(KeepADError):
         detector.teach(tmp_path, say=lines.append)  # an empty folder
+
+
+def test_prepared_images_must_be_squashed(tiny: Network, detector: Detector, lines: list[str]) -> None:
+    squashed = [detector.prepare(part(n)) for n in range(2)]
+    plain = detector.teach([part(n) for n in range(2)], rotate="off", say=lines.append)
+    taught = detector.teach(squashed, rotate="off", say=lines.append)
+    assert taught.bank is not None
+    assert plain.bank is not None
+    np.testing.assert_array_equal(taught.bank.deep, plain.bank.deep)
+    padded = Detector(tiny, "prune50", framing=Framing("pad"))
+    images = [padded.prepare(part(n).resize((300, 60))) for n in range(2)]
+    with pytest.raises(KeepADError, match="references are images squashed to the input"):
+        padded.teach(images, rotate="off", say=lines.append)
 
 
 def test_one_image_gives_a_profile_without_labels(detector: Detector, lines: list[str]) -> None:

@@ -74,3 +74,22 @@ def test_landmarks_around_a_token_do_not_count_even_in_another_tile() -> None:
     far = far_from_others(features, [np.arange(81)] * 2, (9, 9), [(0, 0), (0, 6)])
     assert far[0][4 * 9 + 7] > 0.9
     assert far[1][4 * 9 + 1] > 0.9
+
+
+def test_controls_hold_for_tiles_too() -> None:
+    random = np.random.default_rng(3)
+    cells, corners = [np.arange(100)] * 3, [(0, 0), (0, 10), (0, 20)]
+    scores = [random.normal(size=100).astype(np.float32) for _ in cells]
+    drawn, again, ranked = (
+        share_shallow(scores, cells, (10, 10), ShallowBudget(0.6, seed=seed), corners, 300) for seed in (1, 1, None)
+    )
+    assert [own.tolist() for own in drawn] == [own.tolist() for own in again]
+    assert [own.tolist() for own in drawn] != [own.tolist() for own in ranked]
+    assert sum(map(len, drawn)) == sum(map(len, ranked)) == 180
+    (var, tail, both) = (
+        share_deep(scores, cells, (10, 10), DeepBudget(evidence=kind), corners)[0].evidence
+        for kind in ("var", "tail", "both")
+    )
+    assert both == (var + tail) / 2
+    fixed = DeepBudget(rho_min=0.43, rho_max=0.43, kappa=1.0, exact=True)  # 129 of 300, and blocks hold four
+    assert sum(len(own.keep) for own in share_deep(scores, cells, (10, 10), fixed, corners)) == 129

@@ -117,12 +117,13 @@ def count_flops(network: Network, inference: Inference, point: OperatingPoint) -
     entering = patches_entering(network.placement, embedded, shallow, deep, early_exit=point.early_exit)
     embed, linear, attention = backbone_flops(shape_of(network.backbone), embedded, entering)
     width = network.backbone.width
+    counted = np.arange(grid) if inference.inside is None else np.flatnonzero(inference.inside)
     selectors = 0
     # A selector multiplies its key and query weights once per image; a score is then one dot product.
     if point.shallow is not None:
         selectors += 2 * _linear_weights(network.shallow) + 2 * embedded * width
         if network.shallow.dissimilarity is not None:
-            selectors += 2 * embedded * int(is_landmark(np.arange(grid), (rows, columns)).sum()) * width
+            selectors += 2 * embedded * int(is_landmark(counted, (rows, columns)).sum()) * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(network.deep) + 2 * 2 * shallow * width
     uses_entry = network.head.uses_entry or network.deep.dissimilarity is not None

@@ -7,13 +7,11 @@ from keepad.decisions.conformal import (
     calibrate,
     fdr_verdicts,
     fewest_discoveries,
-    images_needed,
-    lowest_level,
     p_values,
-    require_images,
     suspicious_images,
 )
 from keepad.decisions.drift import HORIZON, Change, DriftMonitor, DriftState, bets
+from keepad.decisions.promises import images_needed, lowest_level, require_images
 from keepad.decisions.watch import WATCHED, DriftWatch
 
 __all__ = [

@@ -18,6 +18,7 @@ from scipy.special import bdtr
 
 from keepad.arrays import Array
 from keepad.decisions.fields import Fields
+from keepad.decisions.promises import SLACK, check_rate, images_needed, percent, require_images
 from keepad.errors import KeepADError
 
 Verdict: TypeAlias = Literal["ok", "review", "defect"]
@@ -25,7 +26,6 @@ Verdict: TypeAlias = Literal["ok", "review", "defect"]
 _REVIEW = 5  # default review level, in false-alarm levels
 _MAX_REVIEW = 0.5  # default review level at most: a "review" for most good images helps nobody
 _OUTLIER = 5.0  # robust standard deviations above the median
-_SLACK = 1e-9  # 0.29 * 100 is 28.999999999999996
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ class Calibrated:
     hashes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_rate("a false-alarm level", self.level)
-        _check_rate("a review level", self.review_level)
+        check_rate("a false-alarm level", self.level)
+        check_rate("a review level", self.review_level)
         if self.confidence is not None:
-            _check_rate("a confidence", self.confidence)
+            check_rate("a confidence", self.confidence)
         if self.review_level < self.level:
             raise KeepADError(
-                f"The review level {_percent(self.review_level)} is below the false-alarm level "
-                f"{_percent(self.level)}; raise it or leave it out."
+                f"The review level {percent(self.review_level)} is below the false-alarm level "
+                f"{percent(self.level)}; raise it or leave it out."
             )
         _finite("calibration scores", self.scores, self.names)
         for what, values in (("names", self.names), ("hashes", self.hashes)):
@@ -93,8 +93,8 @@ class Calibrated:
             calibrated.promise  # "at most 1 % false alarms on average, from 120 good images"
             ```
         """
-        sure = "on average" if self.confidence is None else f"at {_percent(self.confidence)} confidence"
-        return f"at most {_percent(self.level)} false alarms {sure}, from {len(self.scores)} good images"
+        sure = "on average" if self.confidence is None else f"at {percent(self.confidence)} confidence"
+        return f"at most {percent(self.level)} false alarms {sure}, from {len(self.scores)} good images"
 
     @cached_property
     def threshold(self) -> float:
@@ -247,18 +247,18 @@ def fdr_verdicts(calibrated: Calibrated, scores: Sequence[float] | Array, rate: 
     """
     from scipy.stats import false_discovery_control  # seconds to import; few callers want it
 
-    _check_rate("a false discovery rate", rate)
+    check_rate("a false discovery rate", rate)
     images = len(calibrated.scores)
     if images < (needed := images_needed(rate)):
         raise KeepADError(
-            f"{images} calibration images are too few for a false discovery rate of {_percent(rate)}; use at least "
+            f"{images} calibration images are too few for a false discovery rate of {percent(rate)}; use at least "
             f"{needed}."
         )
     if not len(scores):
         return []
     p = p_values(calibrated.scores, scores)
-    defect = false_discovery_control(p) <= rate + _SLACK
-    review = p <= calibrated.review_level + _SLACK
+    defect = false_discovery_control(p) <= rate + SLACK
+    review = p <= calibrated.review_level + SLACK
     return ["defect" if d else "review" if r else "ok" for d, r in zip(defect, review, strict=True)]
 
 
@@ -275,73 +275,7 @@ def fewest_discoveries(calibrated: Calibrated, images: int, rate: float) -> int:
         fewest_discoveries(calibrated, 200, 0.05)  # 40 with 99 calibration images
         ```
     """
-    return math.ceil(images / (rate * (len(calibrated.scores) + 1)) - _SLACK)
-
-
-def images_needed(level: float, confidence: float | None = None) -> int:
-    """Number of good images that the promise of a false-alarm level needs.
-
-    Args:
-        level: Promised false-alarm rate.
-        confidence: Share of all calibration sets for which it is to hold; None: on their average.
-
-    Example:
-        ```python
-        images_needed(0.01), images_needed(0.01, 0.95)  # 99, 299
-        ```
-    """
-    _check_rate("a false-alarm level", level)
-    needed = max(1, math.ceil(1 / level - _SLACK) - 1)
-    if confidence is not None:
-        _check_rate("a confidence", confidence)
-        needed = max(needed, math.ceil(math.log1p(-confidence) / math.log1p(-level) - _SLACK))
-    return needed
-
-
-def lowest_level(images: int, confidence: float | None = None) -> float:
-    """Lowest false-alarm level that this number of good images can promise.
-
-    Args:
-        images: Number of good images.
-        confidence: Share of all calibration sets for which it is to hold; None: on their average.
-
-    Example:
-        ```python
-        lowest_level(99), lowest_level(299, 0.95)  # 0.01, 0.00997
-        ```
-    """
-    if images < 1:
-        raise KeepADError(f"{images} good images can promise nothing; use at least one.")
-    level = 1 / (images + 1)
-    if confidence is not None:
-        _check_rate("a confidence", confidence)
-        level = max(level, -math.expm1(math.log1p(-confidence) / images))
-    return level
-
-
-def require_images(images: int, level: float, confidence: float | None = None) -> None:
-    """Refuse a promise that this number of good images cannot keep, in a sentence that says what they can.
-
-    Args:
-        images: Number of good images.
-        level: Promised false-alarm rate.
-        confidence: Share of all calibration sets for which it is to hold; None: on their average.
-
-    Raises:
-        KeepADError: They are too few.
-
-    Example:
-        ```python
-        require_images(3, 0.01)  # KeepADError: ... that needs 99; they can promise 25 %.
-        ```
-    """
-    needed = images_needed(level, confidence)
-    if images < needed:
-        sure = "" if confidence is None else f" at {_percent(confidence)} confidence"
-        raise KeepADError(
-            f"{images} good images cannot promise {_percent(level)} false alarms{sure}: that needs {needed}; "
-            f"they can promise {_percent(lowest_level(images, confidence))}."
-        )
+    return math.ceil(images / (rate * (len(calibrated.scores) + 1)) - SLACK)
 
 
 def suspicious_images(names: Sequence[str], scores: Sequence[float] | Array) -> list[str]:
@@ -373,7 +307,7 @@ def suspicious_images(names: Sequence[str], scores: Sequence[float] | Array) -> 
 def _rank(images: int, level: float, confidence: float | None) -> int:
     """Rank k from the top (1 is the highest): scores above the k-th highest calibration score are beyond `level`."""
     require_images(images, level, confidence)
-    rank = math.floor(level * (images + 1) + _SLACK)
+    rank = math.floor(level * (images + 1) + SLACK)
     if confidence is not None:
         # The rate above the k-th highest of n scores is Beta(k, n + 1 - k): at most `level` with probability
         # P(Binomial(n, level) >= k).
@@ -400,12 +334,3 @@ def _finite(what: str, values: Sequence[float] | Array, names: Sequence[str] = (
         raise KeepADError(
             f"{len(bad)} of {len(values)} {what} are not finite, the first {first}; check or leave out these images."
         )
-
-
-def _check_rate(what: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise KeepADError(f"{value:g} cannot be {what}; it must lie between 0 and 1, as in 0.05 for 5 %.")
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.3g} %"

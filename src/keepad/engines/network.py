@@ -6,29 +6,22 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TypeAlias
-
-import numpy as np
 
 from keepad.arrays import Array
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
 from keepad.engines.sessions import MULTIPLES, PACKAGES, Session, available_threads, open_session
+from keepad.engines.steps import SCORES, BatchSteps, Segments, SegmentSteps
 from keepad.errors import KeepADError
 from keepad.inference import NO_REFERENCES, Inference, References, Routings, infer, route_all
 from keepad.presets import Calibration, OperatingPoint
-from keepad.routing import Grid, PixelRouting, is_landmark, relabel
-from keepad.steps import WHOLE, HeadOutput, ReducedImage, Scope, Stages
+from keepad.routing import Grid
+from keepad.steps import WHOLE, Scope, Stages
 
 FEWEST_PATCHES = 90  # fewer may leave fewer tokens than dissimilarity has neighbours
 FEWEST_OF_TILE = 16  # budgets that tiles share leave at least twelve of them
-_FEWEST_LANDMARKS = 3  # which the graph takes the nearest of
-SCORES = "scores"  # segment of the shallow scores; always fp32, since it decides between tokens that differ little
-
-Segments: TypeAlias = Callable[[str], Session]  # the session of a segment, by its name
 
 
 def open_network(folder: str | Path, *, threads: int | None = None) -> EngineNetwork:
@@ -39,53 +32,6 @@ def open_network(folder: str | Path, *, threads: int | None = None) -> EngineNet
         threads: CPU threads, or None for all that this process may use.
     """
     return EngineNetwork(Path(folder), read_description(Path(folder)), threads)
-
-
-@dataclass(frozen=True)
-class EngineTokens:
-    """Live tokens of one image; see `keepad.tokens.Tokens` and `Merge`.
-
-    Attributes:
-        x: (prefix + n, C) features.
-        index: (n,) grid indices of the patches among them, ascending.
-        cells: (m,) grid indices of the live cells, ascending.
-        token: (m,) position of each cell's token among the patches.
-        size: (n,) cells per patch.
-        entry: (m,) dissimilarity where the cells entered the deep router, once it is known.
-        risk: (m,) their risk there.
-    """
-
-    x: Array
-    index: Array
-    cells: Array
-    token: Array
-    size: Array
-    entry: Array | None = None
-    risk: Array | None = None
-
-    def gather(self, keep: Sequence[Array]) -> EngineTokens:
-        """The tokens that the cells at `keep[0]` need."""
-        (kept,) = keep
-        needed, token = relabel(self.token[kept])
-        prefix = len(self.x) - len(self.index)
-        rows = np.concatenate([np.arange(prefix), needed + prefix])
-        size = np.bincount(token, minlength=len(needed)).astype(np.float32)
-        entry = None if self.entry is None else self.entry[kept]
-        return EngineTokens(self.x[rows], self.index[needed], self.cells[kept], token, size, entry)
-
-    def indices(self) -> list[Array]:
-        """(n,) grid indices of the live patches."""
-        return [self.index]
-
-    def inputs(self, multiple: int) -> dict[str, Array]:
-        """Inputs of a segment, padded with tokens of size 0 to a multiple of rows.
-
-        A token of size 0 receives no attention, enters no average, and belongs to no cell.
-        """
-        fields = {"tokens": self.x, "index": self.index, "size": self.size}
-        padded = {name: pad_rows(values, -len(self.x) % multiple) for name, values in fields.items()}
-        rest = {"cells": self.cells, "token": self.token}
-        return {**padded, **rest, **({} if self.entry is None else {"entry": self.entry})}
 
 
 class EngineNetwork:
@@ -234,167 +180,6 @@ class EngineNetwork:
         return session
 
 
-class SegmentSteps:
-    """The steps of a pass over one image, run by the sessions of segments.
-
-    Args:
-        info: Description of the network.
-        segments: Session of each segment.
-        multiple: Numbers of tokens are padded to multiples of it.
-        calibration: Constants fitted on source data; the description's own if None.
-    """
-
-    def __init__(
-        self, info: EngineInfo, segments: Segments, multiple: int = 1, calibration: Calibration | None = None
-    ) -> None:
-        self.placement, self.patch, self._grid = info.placement, info.patch, info.grid
-        self.calibration = calibration or info.calibration
-        self._prefix, self._segments, self._multiple = info.prefix, segments, multiple
-
-    def early_step(self, pixels: Array, routings: Sequence[PixelRouting] | None, stages: Stages) -> EngineTokens:
-        """Tokens that enter the shallow router, from (1, H, W, 3) uint8."""
-        (image,) = pixels
-        cells = index = token = np.arange(self._grid[0] * self._grid[1])
-        if routings is None or routings[0].whole:
-            patches, size = patches_of(image, self.patch), np.ones(len(index), dtype=np.float32)
-        else:
-            index, token, size, cells = routings[0].index, routings[0].token, routings[0].size, routings[0].cells
-            patches = patches_of(image, self.patch, index)
-        rows = self._prefix + len(index)
-        fields = {"patches": patches, "index": index, "size": size}
-        (x,) = self._segments("early")(**{n: pad_rows(v, -rows % self._multiple) for n, v in fields.items()})
-        return EngineTokens(x[:rows], index, cells, token, size)
-
-    def shallow_step(self, tokens: EngineTokens) -> list[Array]:
-        """(m,) scores of the live cells."""
-        landmarks = np.flatnonzero(is_landmark(tokens.cells, self._grid))
-        if len(landmarks) < _FEWEST_LANDMARKS:  # a sliver of a tile, beside the lattice
-            landmarks = np.linspace(0, len(tokens.cells) - 1, _FEWEST_LANDMARKS).round().astype(np.int64)
-        (scores,) = self._segments(SCORES)(**tokens.inputs(self._multiple), landmarks=landmarks)
-        return [scores]
-
-    def middle_step(self, tokens: EngineTokens) -> EngineTokens:
-        """Tokens that enter the deep router."""
-        x, entry, risk = self._segments("middle")(**tokens.inputs(self._multiple))
-        return replace(tokens, x=x[: len(tokens.x)], entry=entry, risk=risk)
-
-    def risk_step(self, tokens: EngineTokens) -> list[Array]:
-        """(m,) risks of the live cells, which the middle segment has computed already."""
-        assert tokens.risk is not None
-        return [tokens.risk]
-
-    def entry_step(self, tokens: EngineTokens) -> list[Array]:
-        """(m, C) tokens of the live cells, as they enter a router."""
-        return [tokens.x[len(tokens.x) - len(tokens.index) + tokens.token]]
-
-    def late_step(self, tokens: EngineTokens, last: int, stages: Stages, features: bool = False) -> HeadOutput:
-        """Responses of the head layers up to `last`, and features of the match layers where these are asked for."""
-        name = late_name(self.placement.exit, last)
-        responses, cls, own = self._segments(name)(**tokens.inputs(self._multiple))
-        return HeadOutput([responses], [cls], [own] if features else [])
-
-    def reduce_step(self, pixels: Array, point: OperatingPoint, last: int, stages: Stages) -> list[ReducedImage]:
-        """Refuses: no segment shortens the sequence inside a block."""
-        raise KeepADError(f"{point.name} changes what happens inside blocks, so it runs in torch only: --engine torch.")
-
-
-@dataclass(frozen=True)
-class EngineBatch:
-    """Live tokens of several images, whose budgets are shared."""
-
-    images: list[EngineTokens]
-
-    def gather(self, keep: Sequence[Array]) -> EngineBatch:
-        """The tokens that the cells at `keep[b]` need."""
-        return EngineBatch([own.gather([kept]) for own, kept in zip(self.images, keep, strict=True)])
-
-    def indices(self) -> list[Array]:
-        """(n,) grid indices of the live patches of each image."""
-        return [own.index for own in self.images]
-
-
-class BatchSteps:
-    """The steps of a pass over several images: those of one, in turn; what a session gives is copied before its next.
-
-    Args:
-        single: The steps of one image.
-    """
-
-    def __init__(self, single: SegmentSteps) -> None:
-        self.placement, self.calibration, self.patch, self._single = (
-            single.placement,
-            single.calibration,
-            single.patch,
-            single,
-        )
-
-    def early_step(self, pixels: Array, routings: Sequence[PixelRouting] | None, stages: Stages) -> EngineBatch:
-        """Tokens that enter the shallow router, from (B, H, W, 3) uint8."""
-        images = []
-        for number, image in enumerate(pixels):
-            own = self._single.early_step(image[None], routings and routings[number : number + 1], stages)
-            images.append(replace(own, x=own.x.copy()))
-        return EngineBatch(images)
-
-    def shallow_step(self, tokens: EngineBatch) -> list[Array]:
-        """(m,) scores of the live cells of each image."""
-        return [self._single.shallow_step(own)[0].copy() for own in tokens.images]
-
-    def middle_step(self, tokens: EngineBatch) -> EngineBatch:
-        """Tokens that enter the deep router."""
-        images = []
-        for own in tokens.images:
-            after = self._single.middle_step(own)
-            assert after.entry is not None
-            assert after.risk is not None
-            images.append(replace(after, x=after.x.copy(), entry=after.entry.copy(), risk=after.risk.copy()))
-        return EngineBatch(images)
-
-    def risk_step(self, tokens: EngineBatch) -> list[Array]:
-        """(m,) risks of the live cells of each image."""
-        return [self._single.risk_step(own)[0] for own in tokens.images]
-
-    def entry_step(self, tokens: EngineBatch) -> list[Array]:
-        """(m, C) tokens of the live cells of each image, as they enter a router."""
-        return [self._single.entry_step(own)[0] for own in tokens.images]
-
-    def late_step(self, tokens: EngineBatch, last: int, stages: Stages, features: bool = False) -> HeadOutput:
-        """Responses of the head layers up to `last`, and features of the match layers where these are asked for."""
-        output = HeadOutput([], [], [])
-        for own in tokens.images:
-            one = self._single.late_step(own, last, stages, features)
-            output.responses.append(one.responses[0].copy())
-            output.cls.append(one.cls[0].copy())
-            output.features.extend(part.copy() for part in one.features)
-        return output
-
-    def reduce_step(self, pixels: Array, point: OperatingPoint, last: int, stages: Stages) -> list[ReducedImage]:
-        """Refuses, as for one image."""
-        return self._single.reduce_step(pixels, point, last, stages)
-
-
 def _patches(routings: Routings) -> int:
     """Patches that enter block 1, summed over the pixel budgets."""
     return sum(len(own[0].index) for own in routings.values() if own is not None)
-
-
-def pad_rows(values: Array, rows: int) -> Array:
-    """(n + rows, ...) with rows of zeros at the end."""
-    return values if not rows else np.concatenate([values, np.zeros((rows, *values.shape[1:]), values.dtype)])
-
-
-def late_name(exit_layer: int, last: int) -> str:
-    """Name of the segment that runs up to block `last`."""
-    return "late" if last == exit_layer else "late-whole"
-
-
-def patches_of(image: Array, patch: tuple[int, int], index: Array | None = None) -> Array:
-    """(n, 3 * height * width) pixels of the patches at `index`, or of all, channel by channel, from (H, W, 3)."""
-    height, width, channels = image.shape
-    if channels != 3 or height % patch[0] or width % patch[1]:
-        raise KeepADError(f"the input must be (H, W, 3) in whole patches of {patch[0]}x{patch[1]}, not {image.shape}.")
-    cut = image.reshape(height // patch[0], patch[0], width // patch[1], patch[1], channels)
-    by_patch = cut.transpose(0, 2, 4, 1, 3)
-    if index is not None:
-        by_patch = by_patch[index // by_patch.shape[1], index % by_patch.shape[1]]
-    return np.ascontiguousarray(by_patch).reshape(-1, channels * patch[0] * patch[1])

@@ -21,6 +21,7 @@ from keepad.data import Dataset, Sample, load_mask
 from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.evaluate.fingerprint import fingerprint
+from keepad.evaluate.flops import gflops_of, with_reducers
 from keepad.evaluate.inputs import check_measurable, defect_cells, shares_of
 from keepad.evaluate.markdown import to_markdown
 from keepad.evaluate.results import (
@@ -41,7 +42,6 @@ from keepad.framing import InputImage
 from keepad.images import read_image, spread, to_input
 from keepad.inference import NO_REFERENCES, Inference
 from keepad.prefetch import prefetch
-from keepad.presets import resolved
 from keepad.version import __version__
 
 SAVE_EVERY = 25  # images that a kill may cost
@@ -106,7 +106,7 @@ def evaluate(
     groups = pool.without_references(groups)
     out = Path(out)
     samples = [sample for group in groups.values() for sample in group]
-    listed = _with_reducers(listed, detector, samples)
+    listed = with_reducers(listed, detector, samples)
     identity = fingerprint(detector, listed, [*samples, *pool.samples])
     with locked(writable_folder(out)):
         try:
@@ -243,7 +243,7 @@ class _Run:
 
     def _load(self, sample: Sample) -> _Input | _Failure:
         try:
-            image = self._detector.read(sample.image)
+            image = self._detector.prepare(sample.image)
             check_measurable(image)
             mask = None
             if (sample.suite, sample.cls) in self._masked and (sample.label == 0 or sample.mask is not None):
@@ -299,18 +299,8 @@ class _Run:
     def _infer_alone(self, variant: Variant, image: _Input) -> Inference:
         """One image at the point that it alone has."""
         point = variant.point_of(key_of(image.sample.image, image.sample))
-        own = image.views[variant.view].image
-        return (variant.detector or self._detector).infer_images([own], [point])[point.name][0]
-
-    def _flops(self, name: str, inference: Inference) -> float | None:
-        """Counted GFLOPs of a pass in torch; None for an engine."""
-        detector, point = self._runs[name]
-        network: Any = detector.network
-        if not hasattr(network, "backbone"):
-            return None
-        from keepad.benchmark.flops import count_flops  # needs torch, which an engine does not
-
-        return count_flops(network, inference, resolved(point, detector.calibration)).total / 1e9
+        runner = variant.detector or self._detector
+        return runner.infer_images([image.views[variant.view].image], [point])[point.name][0]
 
     def _row(self, image: _Input, inferences: Mapping[str, Sequence[Inference]], position: int) -> Row:
         """The stored line of the image at `position` of its batch."""
@@ -328,7 +318,7 @@ class _Run:
                 "evidence": inference.evidence,
                 "defect_shallow": None if defect is None else int(defect[shallow].sum()),
                 "defect": None if defect is None else int(defect[final].sum()),
-                "gflops": self._flops(name, inference),
+                "gflops": gflops_of(inference, *self._runs[name]),
             }
             if inference.alone is not None:
                 points[name]["defect_alone"] = None if defect is None else int(defect[inference.alone].sum())

@@ -19,8 +19,8 @@ from keepad.evaluate.variants import Variant
 MEASURED_BY = (
     *("backbone", "data", "engines", "metrics", "routing", "assembly", "detector", "dissimilarity", "head", "images"),
     *("inference", "network", "presets", "recovery", "reduction", "references/bank", "references/teaching"),
-    *("scoring", "steps", "tokens", "choices", "framing", "roi", "tiles", "tiling", "views"),
-    *("evaluate/evaluation", "evaluate/inputs", "evaluate/variants"),
+    *("scoring", "steps", "tokens", "choices", "framing", "roi", "sources", "tiles", "tiling", "views"),
+    *("evaluate/evaluation", "evaluate/flops", "evaluate/inputs", "evaluate/variants"),
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -16,13 +16,15 @@ from keepad.console import Progress, Say, no_progress
 from keepad.decisions import Calibrated, require_images, suspicious_images
 from keepad.decisions import calibrate as calibrated_from
 from keepad.decisions.fields import Fields
-from keepad.detector import Detector, ImageSource, InputImage
+from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.files import replace_text
+from keepad.framing import InputImage
 from keepad.images import read_image
 from keepad.references.parts import framing_setting
 from keepad.references.profile import Profile
 from keepad.references.teaching import digest_of_file, now, owner_of
+from keepad.sources import ImageSource
 
 _NAMED = 5  # suspicious images that are named
 

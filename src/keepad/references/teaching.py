@@ -15,8 +15,9 @@ from PIL import Image
 
 from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress
-from keepad.detector import Detector, ImageSource, InputImage
+from keepad.detector import Detector
 from keepad.errors import KeepADError
+from keepad.framing import InputImage
 from keepad.images import read_image, to_input
 from keepad.inference import NO_REFERENCES, Inference, References
 from keepad.presets import OperatingPoint
@@ -24,6 +25,7 @@ from keepad.references.bank import Bank, ImageTokens, blend, make_bank, matched,
 from keepad.references.parts import Part, framing_setting, parts_of
 from keepad.references.profile import Owner, Profile, ReferenceImage
 from keepad.references.rotation import turned_back
+from keepad.sources import ImageSource
 from keepad.steps import Scope
 
 ROTATIONS = ("auto", "on", "off")

@@ -73,6 +73,23 @@ def choose_blocks(risk: Array, block: Array, target: int) -> tuple[Array, Array]
     return blocks[order], kept[member]
 
 
+def cut_last_block(risk: Array, block: Array, order: Array, kept: Array, target: int) -> None:
+    """Drop the tokens of least risk of the block that joined last, so that `target` of them stay; changes `kept`.
+
+    Args:
+        risk: (n,) risks by which the blocks were ordered.
+        block: (n,) block of each token.
+        order: Blocks in the order in which they join.
+        kept: (n,) bool, the tokens that stay.
+        target: Number of tokens.
+    """
+    surplus = int(kept.sum()) - target
+    if surplus > 0:
+        last = order[np.isin(order, block[kept])][-1]
+        members = np.flatnonzero(block == last)
+        kept[members[np.argsort(risk[members], kind="stable")[:surplus]]] = False
+
+
 def keep_deep(risk: Array, cells: Array, grid: Grid, budget: DeepBudget, evidence: float | None = None) -> DeepChoice:
     """Which tokens of one image stay.
 
@@ -87,9 +104,6 @@ def keep_deep(risk: Array, cells: Array, grid: Grid, budget: DeepBudget, evidenc
     target = token_budget(evidence, len(risk), budget)
     block = block_ids(cells, grid, budget.block)
     order, kept = choose_blocks(risk, block, target)
-    surplus = int(kept.sum()) - target
-    if budget.exact and surplus > 0:
-        last = order[np.isin(order, block[kept])][-1]
-        members = np.flatnonzero(block == last)
-        kept[members[np.argsort(risk[members], kind="stable")[:surplus]]] = False
+    if budget.exact:
+        cut_last_block(risk, block, order, kept, target)
     return DeepChoice(np.flatnonzero(kept), evidence, target)

@@ -16,6 +16,12 @@ def shallow_target(rho: float, grid: Grid) -> int:
     return round(rho * grid[0] * grid[1])
 
 
+def shuffled(positions: Array, seed: int, scores: Array) -> Array:
+    """The positions in random order; the image's scores decide it, so that it does not depend on other images."""
+    random = np.random.default_rng([seed, zlib.crc32(np.ascontiguousarray(scores).tobytes())])
+    return random.permutation(positions)
+
+
 def keep_shallow(scores: Array, cells: Array, grid: Grid, budget: ShallowBudget, counted: int | None = None) -> Array:
     """Positions of the tokens of one image that stay, ascending.
 
@@ -38,9 +44,7 @@ def keep_shallow(scores: Array, cells: Array, grid: Grid, budget: ShallowBudget,
     kept[winners] = True
     residual = target - len(winners)
     if residual > 0 and budget.seed is not None:
-        # The image decides the draw, so that a result does not depend on its neighbours.
-        random = np.random.default_rng([budget.seed, zlib.crc32(np.ascontiguousarray(scores).tobytes())])
-        kept[random.permutation(np.flatnonzero(~kept))[:residual]] = True
+        kept[shuffled(np.flatnonzero(~kept), budget.seed, scores)[:residual]] = True
     elif residual > 0:
         dropped = np.flatnonzero(~kept)
         best = first_of_each(cell_ids(cells[order[dropped]], grid, budget.cells))

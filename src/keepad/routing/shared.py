@@ -15,13 +15,14 @@ import numpy as np
 
 from keepad.arrays import Array
 from keepad.presets import DeepBudget, ShallowBudget
-from keepad.routing.deep import DeepChoice, choose_blocks, evidence_of, token_budget
+from keepad.routing.deep import DeepChoice, choose_blocks, cut_last_block, evidence_of, token_budget
 from keepad.routing.grid import Grid, block_ids, cell_ids, first_of_each, is_landmark, standardise
+from keepad.routing.shallow import shuffled
 
 Corners = Sequence[tuple[int, int]]
 
 _FLOOR_CELLS = 4  # a tile keeps the best token of each of 4 x 4 coarse cells at the shallow router,
-_FLOOR_DEEP = 12  # and this many at the deep one; engines need ten to compare tokens with each other
+LEAST_IN_TILE = 12  # and this many at least of each router; engines need ten to compare tokens with each other
 _LANDMARKS = 256  # of all tiles together
 _WINDOW = 2  # patches around a token whose receptive fields overlap with its own
 _NEIGHBOURS = 3
@@ -102,12 +103,15 @@ def share_shallow(
     for tile in order:
         best = np.argsort(-scores[tile], kind="stable")
         kept[tile][best[first_of_each(cell_ids(cells[tile], grid, _FLOOR_CELLS)[best])]] = True
-        kept[tile][best[:_FLOOR_DEEP]] = True
+        kept[tile][best[:LEAST_IN_TILE]] = True
     every = np.concatenate([scores[tile] for tile in order])
     alive = np.concatenate([kept[tile] for tile in order])
     left = max(0, round(budget.rho * tokens) - int(alive.sum()))
     rest = np.flatnonzero(~alive)
-    alive[rest[np.argsort(-every[rest], kind="stable")[:left]]] = True
+    ranked = (
+        rest[np.argsort(-every[rest], kind="stable")] if budget.seed is None else shuffled(rest, budget.seed, every)
+    )
+    alive[ranked[:left]] = True
     parts = np.split(alive, np.cumsum([len(scores[tile]) for tile in order])[:-1])
     return [np.flatnonzero(own) for own in _unordered(parts, order)]
 
@@ -135,12 +139,14 @@ def share_deep(
     evidence = evidence_of(every, budget.tail, budget.evidence) if evidence is None else evidence
     blocks = grid[0] * grid[1]  # more than a tile has
     block = [block_ids(own, grid, budget.block) for own in cells]
-    floors = [choose_blocks(risks[tile], block[tile], _FLOOR_DEEP)[1] for tile in order]
+    floors = [choose_blocks(risks[tile], block[tile], LEAST_IN_TILE)[1] for tile in order]
     floor = np.concatenate(floors)
     target = max(token_budget(evidence, len(every), budget), int(floor.sum()))
     first = every + floor * (np.ptp(every) + 1)  # blocks of the floor join before any other
     of_all = np.concatenate([block[tile] + number * blocks for number, tile in enumerate(order)])
-    alive = choose_blocks(first, of_all, target)[1]
+    joined, alive = choose_blocks(first, of_all, target)
+    if budget.exact:
+        cut_last_block(first, of_all, joined, alive, target)
     parts = np.split(alive, np.cumsum([len(risks[tile]) for tile in order])[:-1])
     return [DeepChoice(np.flatnonzero(own), evidence, int(own.sum())) for own in _unordered(parts, order)]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keepad.detector import Detector, InputImage
+from keepad.detector import Detector
+from keepad.framing import InputImage
 from keepad.presets import OperatingPoint
 from keepad.references.calibrating import Promise
 from keepad.references.calibrating import calibrate as calibrated_profile
@@ -98,4 +99,5 @@ def _changing(service: Service, kind: str, name: str, change: Callable[[Job, Pro
 
 def between_batches(service: Service, job: Job, point: OperatingPoint) -> Detector:
     """A zero-shot detector whose passes the worker runs, until the job is stopped."""
-    return Detector(BetweenBatches(service.detector.network, service.worker, job.check), point)
+    network = BetweenBatches(service.detector.network, service.worker, job.check)
+    return Detector(network, point, framing=service.detector.framing)

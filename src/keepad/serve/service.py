@@ -15,8 +15,9 @@ import numpy as np
 from starlette.requests import Request
 
 from keepad.console import Say
-from keepad.detector import Detector, InputImage
+from keepad.detector import Detector
 from keepad.errors import KeepADError
+from keepad.framing import InputImage
 from keepad.prediction import Prediction
 from keepad.presets import POINTS, OperatingPoint, operating_point
 from keepad.serve.admission import Admission, Ticket
@@ -152,12 +153,12 @@ class Service:
         return name, detector, point
 
     async def read(self, upload: Upload) -> InputImage | KeepADError:
-        """The image at input size, or why it cannot be used."""
-        size, limit = self.detector.image_size, self.settings.limits.pixels
+        """The image as an input, or why it cannot be used."""
+        limit = self.settings.limits.pixels
 
         def read() -> InputImage | KeepADError:
             try:
-                return upload.read(size, limit)
+                return upload.read(self.detector, limit)
             except KeepADError as error:
                 return error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath, PureWindowsPath
 
 from starlette.concurrency import run_in_threadpool
@@ -13,8 +13,9 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from keepad.detector import InputImage
-from keepad.images import read_encoded, to_input
+from keepad.detector import Detector
+from keepad.framing import InputImage
+from keepad.images import read_encoded
 from keepad.serve.errors import RefusedError
 from keepad.serve.settings import Limits
 
@@ -30,15 +31,15 @@ class Upload:
     name: str
     data: bytes
 
-    def read(self, size: tuple[int, int], max_pixels: int) -> InputImage:
-        """The image at input size.
+    def read(self, detector: Detector, max_pixels: int) -> InputImage:
+        """The image as an input of the detector.
 
         Raises:
             ImageError: It is no usable image, or has more than `max_pixels`.
         """
         image = read_encoded(self.data, self.name, max_pixels)
         digest = hashlib.sha256(self.data).hexdigest()
-        return InputImage(to_input(image, size), (image.height, image.width), None, self.name, digest)
+        return replace(detector.prepare(image), name=self.name, digest=digest)
 
 
 async def read_body(request: Request, limit: int) -> bytes:

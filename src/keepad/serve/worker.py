@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from keepad.arrays import Array
-from keepad.detector import Detector, InputImage
+from keepad.detector import Detector
+from keepad.framing import InputImage
 from keepad.inference import NO_REFERENCES, AnyNetwork, Inference, References
 from keepad.prediction import Prediction
 from keepad.presets import OperatingPoint

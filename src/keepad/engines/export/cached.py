@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keepad.console import Say
-from keepad.detector import ImageSource
 from keepad.engines.export.writing import check_request, export
 from keepad.engines.folder import EDITION, FORMAT, is_exported
 from keepad.files import cache_folder
 from keepad.network import Network
+from keepad.sources import ImageSource
 
 
 def exported(

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from keepad.arrays import Array
-from keepad.detector import ImageSource
 from keepad.engines.export.segments import Segment, segments_of
 from keepad.engines.folder import EngineInfo
-from keepad.engines.network import SegmentSteps
+from keepad.engines.steps import SegmentSteps
 from keepad.images import read_image, to_input
 from keepad.inference import infer
 from keepad.network import Network
 from keepad.presets import POINTS
+from keepad.sources import ImageSource
 from keepad.steps import Stages
 
 CALIBRATION_POINT = "prune70"

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from keepad.engines.network import SCORES, late_name
+from keepad.engines.steps import SCORES, late_name
 from keepad.network import Network
 from keepad.tokens import Merge, Tokens
 

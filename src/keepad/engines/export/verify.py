@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keepad.detector import ImageSource
 from keepad.engines.network import EngineNetwork
 from keepad.errors import KeepADError
 from keepad.images import read_image, to_input
 from keepad.network import Network
 from keepad.presets import OperatingPoint
+from keepad.sources import ImageSource
 
 # Largest difference of a score, largest mean difference of a map, smallest share of common survivors.
 TOLERANCES = {"fp32": (1e-3, 1e-3, 0.99), "bf16": (0.05, 0.02, 0.80), "int8": (0.10, 0.04, 0.60)}

@@ -12,7 +12,6 @@ import torch
 
 from keepad.arrays import Array
 from keepad.console import Say
-from keepad.detector import ImageSource
 from keepad.engines.export.feeds import Feed, describe, segment_feeds
 from keepad.engines.export.folding import folded
 from keepad.engines.export.gptq import quantise_weights, rotate_tokens
@@ -20,11 +19,13 @@ from keepad.engines.export.graphs import quiet, read_model, write_graphs, write_
 from keepad.engines.export.int8 import quantise_segment
 from keepad.engines.export.segments import Segment, segments_of
 from keepad.engines.folder import DESCRIPTION, SUFFIXES, digest_of_file, write_description
-from keepad.engines.network import FEWEST_PATCHES, SCORES
+from keepad.engines.network import FEWEST_PATCHES
 from keepad.engines.sessions import open_session
+from keepad.engines.steps import SCORES
 from keepad.errors import KeepADError
 from keepad.files import writable_folder
 from keepad.network import Network
+from keepad.sources import ImageSource
 
 PRECISIONS = {"openvino": ("fp32", "bf16", "int8"), "onnx": ("fp32", "int8")}
 _LOWEST_COSINE = 0.98  # to the float outputs; below, a segment stays in floating point
