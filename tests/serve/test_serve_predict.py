@@ -6,10 +6,11 @@ import base64
 import io
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 from PIL import Image
@@ -17,6 +18,7 @@ from starlette.testclient import TestClient
 
 from keepad.detector import Detector
 from keepad.serve.answers import PICTURES
+from keepad.serve.app import create_app
 from keepad.serve.errors import RefusedError
 from keepad.serve.service import Service
 from keepad.serve.settings import Limits
@@ -293,6 +295,26 @@ def test_a_request_that_takes_too_long_is_given_up(make_service: Callable[..., S
         free.set()
         service.worker.run(lambda: None).result(20)
         assert service.metrics.batch_images._sum.get() == 0  # nobody waits for it, so no pass is spent on it
+
+
+def test_a_body_that_never_comes_is_given_up(make_service: Callable[..., Service]) -> None:
+    service = make_service(Limits(seconds=0.2))
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-length", b"1000")]
+    scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": headers}
+    scope |= {"scheme": "http", "root_path": "", "http_version": "1.1", "server": ("127.0.0.1", 8000)}
+    anyio.run(create_app(service), scope, receive, send)
+    assert sent[0]["status"] == 408
+    assert b"was not sent within 0.2 seconds" in sent[1]["body"]
+    assert service.admission.images == 0
 
 
 def test_feed_counts_what_was_seen_and_watches_drift(make_service: Callable[..., Service]) -> None:

@@ -14,6 +14,7 @@ from keepad.errors import KeepADError
 from keepad.serve.app import create_app
 from keepad.serve.service import Service
 
+_BACKLOG = 512
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -52,7 +53,7 @@ def serve(service: Service) -> None:
         proxy_headers=False,
         ws="none",
         limit_concurrency=4 * limits.queue + 256,  # connections; far above what is answered with 429
-        backlog=512,
+        backlog=_BACKLOG,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.seconds) + 1,
         h11_max_incomplete_event_size=64_000,
@@ -74,6 +75,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((host, port))
+            listening.listen(_BACKLOG)  # from here on nobody is turned away, so the address can be announced
         except OSError:
             listening.close()
             raise
