@@ -311,7 +311,8 @@ def test_a_body_that_never_comes_is_given_up(make_service: Callable[..., Service
     headers = [(b"host", b"127.0.0.1"), (b"content-length", b"1000")]
     scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": headers}
     scope |= {"scheme": "http", "root_path": "", "http_version": "1.1", "server": ("127.0.0.1", 8000)}
-    anyio.run(create_app(service), scope, receive, send)
+    with ThreadPoolExecutor(1) as pool:  # the thread of tests may have an event loop, that of the browser
+        pool.submit(anyio.run, create_app(service), scope, receive, send).result()
     assert sent[0]["status"] == 408
     assert b"was not sent within 0.2 seconds" in sent[1]["body"]
     assert service.admission.images == 0

@@ -104,7 +104,7 @@ def test_a_refusal_reaches_clients_that_are_still_sending(process: Process) -> N
 def test_an_address_for_others_and_a_port_that_is_taken(folders: dict[str, Path]) -> None:
     def sentence(*options: str) -> str:
         words = [sys.executable, "-m", "keepad", "serve", "--model", str(folders["onnx"]), *options]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 2, done.stderr
         return " ".join(done.stderr.split())
 
