@@ -232,8 +232,8 @@ def test_regions_of_a_large_map_are_those_of_the_whole() -> None:
 
 @pytest.mark.parametrize("engine", ["openvino", "onnx"])
 def test_an_engine_tiles_as_torch_does(tiny: Network, folders: dict[str, Path], engine: str) -> None:
-    image = sheet()
-    for point in ("dense", "prune50"):
+    # Patches of the sheet's plain part are alike, so rounding decides which of them stay; those of noise differ.
+    for point, image in (("dense", sheet()), ("prune50", noise(400, 700))):
         torch, exported = (Detector(own, point, framing=NATIVE)(image) for own in (tiny, open_network(folders[engine])))
         assert torch.tiles == exported.tiles
         assert torch.survivors.tolist() == exported.survivors.tolist()
