@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keepad.engines import EngineNetwork, is_exported, open_network
-from keepad.engines.folder import DESCRIPTION
+from keepad.engines.folder import DESCRIPTION, FORMAT
 from keepad.errors import KeepADError
 from keepad.loading import load, parse_engine
 
@@ -80,7 +80,7 @@ def test_a_damaged_or_missing_file_is_refused(folder: Path, name: str) -> None:
         open_network(folder)
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "no JSON", '{"format": 7}'])
+@pytest.mark.parametrize("content", ["{}", "[]", "no JSON", f'{{"format": {FORMAT}}}'])
 def test_a_damaged_description_is_refused(folder: Path, content: str) -> None:
     (folder / DESCRIPTION).write_text(content)
     with pytest.raises(KeepADError, match=rf"{DESCRIPTION} is damaged; export it again\."):
