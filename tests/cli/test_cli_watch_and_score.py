@@ -56,6 +56,7 @@ import os, signal, sys
 from keepad.watch.session import stopping_on_signals
 
 number = signal.Signals(int(sys.argv[1]))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 with stopping_on_signals() as stop:
     os.kill(os.getpid(), number)
     assert stop.wait(5)

@@ -135,17 +135,21 @@ def test_wrong_options_and_useless_images_are_refused(detector: Detector, lines:
         detector.teach(tmp_path, say=lines.append)  # an empty folder
 
 
-def test_prepared_images_must_be_squashed(tiny: Network, detector: Detector, lines: list[str]) -> None:
+def test_prepared_images_teach_what_their_files_do(tiny: Network, detector: Detector, lines: list[str]) -> None:
     squashed = [detector.prepare(part(n)) for n in range(2)]
     plain = detector.teach([part(n) for n in range(2)], rotate="off", say=lines.append)
     taught = detector.teach(squashed, rotate="off", say=lines.append)
     assert taught.bank is not None
     assert plain.bank is not None
     np.testing.assert_array_equal(taught.bank.deep, plain.bank.deep)
+    wide = [part(n).resize((300, 60)) for n in range(2)]
     padded = Detector(tiny, "prune50", framing=Framing("pad"))
-    images = [padded.prepare(part(n).resize((300, 60))) for n in range(2)]
-    with pytest.raises(KeepADError, match="references are images squashed to the input"):
-        padded.teach(images, rotate="off", say=lines.append)
+    profile = padded.teach([padded.prepare(image) for image in wide], rotate="off", say=lines.append)
+    assert profile.settings["framing"]["fit"] == "pad"
+    assert profile.bank is not None
+    assert set(profile.bank.cell // 11) == {0, 1}  # padding, below two rows, is no reference
+    with pytest.raises(KeepADError, match="needs inputs of one shape"):
+        Detector(tiny, "prune50", framing=Framing("native")).teach(wide, rotate="off", say=lines.append)
 
 
 def test_one_image_gives_a_profile_without_labels(detector: Detector, lines: list[str]) -> None:

@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -39,7 +39,6 @@ from keepad.evaluate.state import ClassState, Row, key_of, open_folder
 from keepad.evaluate.variants import Variant, VariantLike, View, as_variants, passes_of
 from keepad.files import locked, replace_text, writable_folder
 from keepad.framing import InputImage
-from keepad.images import read_image, spread, to_input
 from keepad.inference import NO_REFERENCES, Inference
 from keepad.prefetch import prefetch
 from keepad.version import __version__
@@ -108,9 +107,9 @@ def evaluate(
     samples = [sample for group in groups.values() for sample in group]
     listed = with_reducers(listed, detector, samples)
     identity = fingerprint(detector, listed, [*samples, *pool.samples])
+    run = _Run(detector, listed, groups, options.batch_size, pool)  # refuses variants before a folder is made
     with locked(writable_folder(out)):
         try:
-            run = _Run(detector, listed, groups, options.batch_size, pool)
             open_folder(out / "state", identity, fresh=options.fresh)
             with options.progress("evaluate", len(samples)) as advance:
                 outcomes = run.outcomes(out / "state", advance)
@@ -130,25 +129,6 @@ def evaluate(
             raise KeepADError(f"writing to {out} failed: {error.strerror or error}; {kept}") from error
     images = [{"suite": outcome.suite, "class": outcome.cls, **row} for outcome in outcomes for row in outcome.rows]
     return Results(out, content, images, run.computed, tuple(listed))
-
-
-def _with_reducers(variants: Sequence[Variant], detector: Detector, samples: Sequence[Sample]) -> list[Variant]:
-    """The variants, reducers among them with the FLOPs of their namesake on some of the images."""
-    if not any(variant.point.reducer and not variant.point.reducer.ratio for variant in variants):
-        return list(variants)
-    from keepad.benchmark.matching import IMAGES, matched  # needs torch
-
-    images = []
-    for sample in spread(samples, IMAGES):
-        with suppress(KeepADError):  # reported where it is evaluated
-            images.append(to_input(read_image(sample.image), detector.image_size))
-    if not images:
-        raise KeepADError("no image could be read to count the FLOPs of the reducers' namesakes; check the data set.")
-    networks: list[Any] = [(variant.detector or detector).network for variant in variants]
-    return [
-        replace(variant, point=matched(network, [variant.point], images)[0])
-        for variant, network in zip(variants, networks, strict=True)
-    ]
 
 
 @dataclass(frozen=True)
