@@ -156,7 +156,7 @@ class _Part:
 
 
 def _without_pixels(tile: Tile) -> Tile:
-    return replace(tile, pixels=tile.pixels[:0])
+    return replace(tile, pixels=np.empty((0, 0, 3), np.uint8))  # a view would keep them all alive
 
 
 def _batches(image: InputImage, plan: TilePlan, budget: PixelBudget | None) -> Iterator[list[_Cut]]:

@@ -18,7 +18,8 @@ from keepad.evaluate.variants import Variant
 # Modules and packages of keepad that can change a number between pixels and a stored row; the tables are made anew.
 MEASURED_BY = (
     *("backbone", "data", "engines", "metrics", "routing", "assembly", "detector", "dissimilarity", "head", "images"),
-    *("inference", "network", "presets", "recovery", "reduction", "references/bank", "references/teaching"),
+    *("inference", "network", "presets", "recovery", "reduction"),
+    *("references/agreement", "references/bank", "references/parts", "references/teaching"),
     *("scoring", "steps", "tokens", "choices", "framing", "roi", "sources", "tiles", "tiling", "views"),
     *("evaluate/evaluation", "evaluate/flops", "evaluate/inputs", "evaluate/variants"),
 )

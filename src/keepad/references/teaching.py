@@ -21,7 +21,8 @@ from keepad.framing import InputImage
 from keepad.images import read_image, to_input
 from keepad.inference import NO_REFERENCES, Inference, References
 from keepad.presets import OperatingPoint
-from keepad.references.bank import Bank, ImageTokens, blend, make_bank, matched, nearest, top_distance
+from keepad.references.agreement import LeftOut, leave_one_out, rotation_gain, thresholds_of
+from keepad.references.bank import Bank, ImageTokens, make_bank
 from keepad.references.parts import Part, framing_setting, parts_of
 from keepad.references.profile import Owner, Profile, ReferenceImage
 from keepad.references.rotation import turned_back
@@ -47,21 +48,6 @@ class _Good:
     name: str
     part: Part
     digest: str
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A reference against the others.
-
-    Attributes:
-        score: Score of the image with the others as references.
-        reading: Largest reading of its survivors.
-        distance: Mean distance of its survivors to the nearest of the others.
-    """
-
-    score: float
-    reading: float
-    distance: float
 
 
 def teach(
@@ -130,7 +116,7 @@ def teach(
     listed = [
         ReferenceImage(image.name, image.digest, None, len(own)) for image, own in zip(images, pictures, strict=True)
     ]
-    image_threshold, pixel_threshold = _thresholds(left_out)
+    image_threshold, pixel_threshold = thresholds_of(left_out)
     return Profile(
         bank,
         owner_of(detector, point),
@@ -269,38 +255,6 @@ def owner_of(detector: Detector, point: OperatingPoint) -> Owner:
     return Owner(detector.name, checkpoint, digests["backbone"], point.name, budgets, precision, detector.image_size)
 
 
-def rotation_gain(upright: Sequence[ImageTokens], turned: Sequence[Sequence[ImageTokens]], cells: int) -> float:
-    """Largest distances of references to others with rotated copies, as a share of those without; their median."""
-    shares = []
-    for number in range(len(upright)):
-        others = [index for index in range(len(upright)) if index != number]
-        without = distance_to(upright[number], [upright[index] for index in others])
-        copies = distance_to(upright[number], [copy for index in others for copy in turned[index]])
-        shares.append(top_distance(np.minimum(without, copies), cells) / max(top_distance(without, cells), 1e-6))
-    return float(np.median(shares))
-
-
-def distance_to(own: ImageTokens, others: Sequence[ImageTokens]) -> Array:
-    """(k,) distances of the survivors of an image to other references, as an image to be judged has them."""
-    layers = np.concatenate([other.layers for other in others], axis=1)
-    deep, _ = nearest(own.deep, np.concatenate([other.deep for other in others]))
-    survivors = own.layers[:, : len(own.away)]
-    return matched([nearest(*pair)[0] for pair in zip(survivors, layers, strict=True)], deep[own.away])
-
-
-def leave_one_out(tokens: Sequence[ImageTokens], numbers: Sequence[int], cells: int) -> list[LeftOut]:
-    """Each reference as if it were an image to be judged by the others; empty for a single one."""
-    upright = dict(reversed(list(zip(numbers, tokens, strict=True))))
-    results = []
-    for number in sorted(upright) if len(upright) > 1 else ():
-        own = upright[number]
-        others = [other for other, of in zip(tokens, numbers, strict=True) if of != number]
-        distance = distance_to(own, others[:: max(1, len(others) // 64)])  # about as many as a bank can hold
-        score = float(blend(top_distance(distance, cells), own.score))
-        results.append(LeftOut(score, float(blend(distance, own.responses).max()), float(distance.mean())))
-    return results
-
-
 def _warnings(images: Sequence[_Good], left_out: Sequence[LeftOut]) -> list[str]:
     """What the user should look at before trusting the profile."""
     if not left_out:
@@ -316,15 +270,6 @@ def _warnings(images: Sequence[_Good], left_out: Sequence[LeftOut]) -> list[str]
         f"{middle:.2f}); look at it, and teach without it if it shows a defect."
         for number in np.flatnonzero(scores > middle + _SUSPICIOUS * spread).tolist()
     ]
-
-
-def _thresholds(left_out: Sequence[LeftOut]) -> tuple[float | None, float | None]:
-    """Score and map value that good images of this product rarely reach; None where one reference cannot tell."""
-    if not left_out:
-        return None, None
-    scores = np.array([own.score for own in left_out])
-    image = scores.mean() + 2 * max(scores.std(), 0.05 * scores.mean())
-    return float(min(1.0, image)), float(np.median([own.reading for own in left_out]))
 
 
 def _read_all(
