@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from left_out import leave_out, refuse
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-_left_out = pytest.StashKey[int]()
 
 
 def chromium() -> str | None:
@@ -43,16 +43,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not in_browser or chromium():
         return
     if os.environ.get("KEEPAD_TEST_BROWSER") == "required":
-        raise pytest.UsageError(
+        refuse(
+            config,
+            items,
             f"KEEPAD_TEST_BROWSER=required, but {len(in_browser)} tests need Chromium and the package playwright; "
-            "install them ('apt-get install chromium') or unset the variable."
+            "install them ('apt-get install chromium') or unset the variable.",
         )
-    items[:] = [item for item in items if item not in in_browser]
-    config.hook.pytest_deselected(items=in_browser)
-    config.stash[_left_out] = len(in_browser)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    count = config.stash.get(_left_out, 0)
-    if count:
-        terminalreporter.write_line(f"{count} tests left out: they need Chromium ('apt-get install chromium')")
+        return
+    leave_out(config, items, in_browser, "they need Chromium ('apt-get install chromium')")

@@ -18,7 +18,7 @@ from keepad.engines.export.segments import Segment
 from keepad.network import Network
 from random_weights import lively
 
-pytest_plugins = ["browser", "shared_data"]
+pytest_plugins = ["left_out", "browser", "shared_data"]
 
 _EXPORTS = {"folders", "traced"}  # fixtures of the exports that tests share
 

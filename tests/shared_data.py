@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
+from left_out import leave_out, refuse
 
-_left_out = pytest.StashKey[int]()
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
@@ -26,20 +26,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not shared:
         return
     if os.environ.get("KEEPAD_TEST_DATA") == "required":
-        raise pytest.UsageError(
+        refuse(
+            config,
+            items,
             f"KEEPAD_TEST_DATA=required, but ../shared/data/index.csv, which {len(shared)} tests need, is missing; "
-            "put the images there or unset the variable."
+            "put the images there or unset the variable.",
         )
-    items[:] = [item for item in items if item not in shared]
-    config.hook.pytest_deselected(items=shared)
-    config.stash[_left_out] = len(shared)
+        return
+    leave_out(config, items, shared, "they need the real images in ../shared/data")
 
 
 def _fixtures(item: pytest.Item) -> list[str]:
     return getattr(item, "fixturenames", [])
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    count = config.stash.get(_left_out, 0)
-    if count:
-        terminalreporter.write_line(f"{count} tests left out: they need the real images in ../shared/data")

@@ -28,8 +28,9 @@ def project(tmp_path: Path) -> Path:
     """A project with three small tests and the plugin under test, nothing beside it."""
     tests = tmp_path / "project" / "tests"
     tests.mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("shared_data.py"), tests)
-    (tests / "conftest.py").write_text('pytest_plugins = ["shared_data"]\n')
+    for plugin in ("left_out.py", "shared_data.py"):
+        shutil.copy(Path(__file__).with_name(plugin), tests)
+    (tests / "conftest.py").write_text('pytest_plugins = ["left_out", "shared_data"]\n')
     (tests / "test_small.py").write_text(TESTS)
     (tests.parent / "pytest.ini").write_text("[pytest]\nmarkers = shared\naddopts = -q -p no:cacheprovider\n")
     return tests.parent
@@ -57,7 +58,7 @@ def add_images(project: Path) -> None:
     (folder / "index.csv").touch()
 
 
-@pytest.mark.parametrize("arguments", [(), ("-q",)])
+@pytest.mark.parametrize("arguments", [(), ("-q",), ("-n", "2")])
 def test_without_images_one_line_says_how_many_tests_are_left_out(project: Path, arguments: tuple[str, ...]) -> None:
     code, output = run(project, *arguments)
     assert code == 0
@@ -75,8 +76,11 @@ def test_with_images_every_test_runs(project: Path, required: bool) -> None:
     assert "left out" not in output
 
 
-def test_required_images_that_are_missing_fail_the_run_with_one_sentence(project: Path) -> None:
-    code, output = run(project, required=True)
+@pytest.mark.parametrize("arguments", [(), ("-n", "2")])
+def test_required_images_that_are_missing_fail_the_run_with_one_sentence(
+    project: Path, arguments: tuple[str, ...]
+) -> None:
+    code, output = run(project, *arguments, required=True)
     assert code != 0
     assert output.count("KEEPAD_TEST_DATA=required, but ../shared/data/index.csv, which 2 tests need, is missing") == 1
     assert "passed" not in output
