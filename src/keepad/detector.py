@@ -8,19 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress, say_on_stderr
 from keepad.errors import KeepADError
-from keepad.framing import SQUASHED, Framing, InputImage, Shape, check_input, framed
-from keepad.images import read_image
+from keepad.framing import SQUASHED, Framing, Shape, check_input, framed
+from keepad.images import InputImage, read_image, to_input
 from keepad.inference import NO_REFERENCES, AnyNetwork, Inference, References
 from keepad.prediction import Prediction
 from keepad.prefetch import prefetch
 from keepad.presets import Calibration, OperatingPoint, operating_point
 from keepad.references.profile import Profile, read_profile
-from keepad.result import prediction_of
 from keepad.sources import ImageSource, sources_of
-from keepad.steps import WHOLE, Scope, Stages
+from keepad.steps import Stages
 from keepad.tiling import Photographs
 
 _PREFETCHED = 3  # batches that are read and resized while the network runs
@@ -165,7 +166,11 @@ class Detector:
             check_input(image, self.framing, self._shape)
             return image
         path = Path(image) if isinstance(image, str | Path) else None
-        return framed(read_image(image), self.framing, self._shape, path)
+        upright = read_image(image)
+        if not self.framing.plain:
+            return framed(upright, self.framing, self._shape, path)
+        size = upright.height, upright.width
+        return InputImage(to_input(upright, self.image_size), size, self.image_size, path)
 
     def predict(
         self,
@@ -362,21 +367,12 @@ class Detector:
             stages: Timer.
             references: Banks by name of operating point; that of the profile if None.
         """
+        stages = stages or Stages()
+        if self.framing.plain:
+            return self.infer(np.stack([image.pixels for image in images]), points, stages, references)
         known = self._references(points) if references is None else references
-        photographs = Photographs(self._infer_scope, self.framing, self._shape, self.calibration)
-        return photographs.infer(images, points, stages or Stages(), known)
-
-    def _infer_scope(
-        self,
-        pixels: Array,
-        points: Sequence[OperatingPoint],
-        stages: Stages,
-        references: References,
-        scope: Scope,
-    ) -> dict[str, list[Inference]]:
-        if scope is WHOLE:
-            return self.infer(pixels, points, stages, references)
-        return self.network.infer(pixels, points, stages, references, scope=scope)
+        photographs = Photographs(self.network.infer, self.framing, self._shape, self.calibration)
+        return photographs.infer(images, points, stages, known)
 
     def _references(self, points: Sequence[OperatingPoint]) -> References:
         bank = None if self.profile is None else self.profile.bank
@@ -386,9 +382,6 @@ class Detector:
         stages = Stages()
         results = self.infer_images(images, [point], stages)[point.name]
         timings = {stage: seconds / len(images) for stage, seconds in stages.seconds.items()}
-        return [self._prediction(*pair, point, timings) for pair in zip(images, results, strict=True)]
-
-    def _prediction(
-        self, image: InputImage, result: Inference, point: OperatingPoint, timings: dict[str, float]
-    ) -> Prediction:
-        return prediction_of(image, result, point, timings, self.thresholds, self.profile)
+        used = self.thresholds, self.profile
+        rows = zip(images, results, strict=True)
+        return [Prediction.of(image, result, point.name, timings, *used) for image, result in rows]

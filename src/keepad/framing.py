@@ -12,11 +12,11 @@ from PIL import Image
 
 from keepad.arrays import Array
 from keepad.errors import ImageError, KeepADError
-from keepad.images import to_input
+from keepad.images import InputImage, to_input
 from keepad.inference import Inference
 from keepad.roi import Roi, continued, painted, read_roi, roi_at, shrunk
 from keepad.routing import PixelRouting
-from keepad.tiles import TilePlan, Tiling, plan_tiles, tiling_of
+from keepad.tiles import Tiling, plan_tiles, tiling_of
 
 FITS = ("squash", "pad", "native", "auto")
 VIEWS = (1, 2, 4)
@@ -89,42 +89,6 @@ class Shape:
     def grid(self) -> tuple[int, int]:
         """Rows and columns of the patch grid."""
         return self.size[0] // self.patch[0], self.size[1] // self.patch[1]
-
-
-@dataclass(frozen=True)
-class InputImage:
-    """An image as the network takes it; `Detector.prepare` makes one.
-
-    Attributes:
-        pixels: (H, W, 3) uint8 at input size, in whole patches.
-        size: Height and width of the original image, upright.
-        content: Height and width of the part of `pixels` that holds the image, at its top left, in whole patches.
-        path: Its file, if it has one.
-        name: What it is called where it has none.
-        digest: SHA-256 of the content of its file, or "" if unknown.
-        inside: (N,) bool, the cells that count, or None where all do.
-        roi: (height, width) bool, where the original image is looked at, or None for everywhere.
-        fit: What was chosen, for people; None where the image was squashed as always.
-        picture: The original image where it is cut into tiles, else None.
-        plan: Its tiles, or None where it is taken whole.
-    """
-
-    pixels: Array
-    size: tuple[int, int]
-    content: tuple[int, int]
-    path: Path | None = None
-    name: str = ""
-    digest: str = ""
-    inside: Array | None = None
-    roi: Array | None = None
-    fit: str | None = None
-    picture: Image.Image | None = None
-    plan: TilePlan | None = None
-
-    @property
-    def map_size(self) -> tuple[int, int]:
-        """Height and width of its anomaly map."""
-        return self.content if self.plan is None else self.plan.size
 
 
 def framing_of(

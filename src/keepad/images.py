@@ -7,14 +7,18 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import Image, ImageFile
 
 from keepad.arrays import Array
 from keepad.errors import ImageError, KeepADError
+
+if TYPE_CHECKING:
+    from keepad.tiles import TilePlan
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"})
 MAX_PIXELS = 500_000_000
@@ -36,6 +40,42 @@ _TRANSPOSES = {
 _TOLERANCE = 1e-4  # rounding error allowed outside [0, 1]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class InputImage:
+    """An image as the network takes it; `Detector.prepare` makes one.
+
+    Attributes:
+        pixels: (H, W, 3) uint8 at input size, in whole patches.
+        size: Height and width of the original image, upright.
+        content: Height and width of the part of `pixels` that holds the image, at its top left, in whole patches.
+        path: Its file, if it has one.
+        name: What it is called where it has none.
+        digest: SHA-256 of the content of its file, or "" if unknown.
+        inside: (N,) bool, the cells that count, or None where all do.
+        roi: (height, width) bool, where the original image is looked at, or None for everywhere.
+        fit: What was chosen, for people; None where the image was squashed as always.
+        picture: The original image where it is cut into tiles, else None.
+        plan: Its tiles, or None where it is taken whole.
+    """
+
+    pixels: Array
+    size: tuple[int, int]
+    content: tuple[int, int]
+    path: Path | None = None
+    name: str = ""
+    digest: str = ""
+    inside: Array | None = None
+    roi: Array | None = None
+    fit: str | None = None
+    picture: Image.Image | None = None
+    plan: TilePlan | None = None
+
+    @property
+    def map_size(self) -> tuple[int, int]:
+        """Height and width of its anomaly map."""
+        return self.content if self.plan is None else self.plan.size
 
 
 def read_image(source: Any) -> Image.Image:

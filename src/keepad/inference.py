@@ -14,14 +14,24 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from keepad.arrays import Array
-from keepad.choices import Early, deep_choices, fused_scores, on_grid
 from keepad.errors import KeepADError
-from keepad.presets import Calibration, OperatingPoint, PixelBudget, Placement, resolved
-from keepad.recovery import RouterScores, Upsampler, recover
+from keepad.fusion import fused_risks, fused_scores
+from keepad.presets import REFERENCE_BUDGET, Calibration, OperatingPoint, PixelBudget, Placement, resolved
+from keepad.recovery import RouterScores, Upsampler, on_grid, recover
 from keepad.references.bank import Bank, ImageTokens, Match, blend, nearest, top_distance, unit
-from keepad.routing import Grid, PixelRouting, keep_shallow, route_pixels, share_shallow, standardise
+from keepad.routing import (
+    Grid,
+    PixelRouting,
+    keep_deep,
+    keep_shallow,
+    route_pixels,
+    share_deep,
+    share_shallow,
+    standardise,
+)
 from keepad.scoring import image_score
-from keepad.steps import WHOLE, HeadOutput, Scope, Stages, Steps
+from keepad.steps import WHOLE, HeadOutput, LiveTokens, Scope, Stages, Steps
+from keepad.tiles import TileReport
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,9 @@ class Inference:
         alone: Survivors whose token was averaged with no other; None where no reducer merges tokens.
         work: Tokens in each block of a pass with a reducer (see `ReducedImage`); None for other passes.
         inside: (N,) bool, the cells that count, or None where all do.
+        tiles: What the tiles cost into which the photograph was cut, or None; grid indices are then those of the
+            photograph.
+        extent: Share of the map's height and width that the photograph takes.
     """
 
     score: float
@@ -55,6 +68,8 @@ class Inference:
     alone: Array | None = None
     work: tuple[tuple[int, int, int, int], ...] | None = None
     inside: Array | None = None
+    tiles: TileReport | None = None
+    extent: tuple[float, float] = (1.0, 1.0)
 
     @property
     def counted(self) -> int:
@@ -135,7 +150,7 @@ def infer(
         matched = record or any(point.name in references for point in group)
         shared = scope.corners is not None and any(point.shallow or point.deep for point in group)
         entry = steps.entry_step(tokens) if matched or shared else None
-        early = Early(tokens, scores, entry, routing, _grid_of(pixels, steps.patch), scope, matched)
+        early = _Early(tokens, scores, entry, routing, _grid_of(pixels, steps.patch), scope, matched)
         stages.mark("routing")
         unrouted: dict[bool, _Routed] = {}  # by early exit: what does not depend on the references runs once
         for point in group:
@@ -146,6 +161,33 @@ def infer(
                 unrouted[point.early_exit] = routed
             results[point.name] = _read(steps, early, routed, point, bank, record, stages)
     return {point.name: results[point.name] for point in points}
+
+
+@dataclass(frozen=True)
+class _Early:
+    """A batch where it enters the shallow router, shared by operating points.
+
+    Attributes:
+        tokens: Live tokens.
+        scores: (m,) scores of the shallow router per image, or None where no point needs them.
+        entry: (m, C) tokens of all cells that count per image, or None where nothing needs them.
+        routings: Decisions of the pixel router, or None where every patch stays.
+        grid: Rows and columns.
+        scope: Which cells count, and whether the images share their budgets.
+        matched: Whether references are matched, or tokens recorded as such.
+    """
+
+    tokens: LiveTokens
+    scores: list[Array] | None
+    entry: list[Array] | None
+    routings: Sequence[PixelRouting] | None
+    grid: Grid
+    scope: Scope
+    matched: bool
+
+    def cells(self) -> list[Array]:
+        """Grid indices of the cells of each image that count."""
+        return [self.scope.cells(image, self.grid[0] * self.grid[1]) for image in range(len(self.tokens.indices()))]
 
 
 @dataclass(frozen=True)
@@ -175,19 +217,21 @@ class _Routed:
     output: HeadOutput
 
 
-def _route(steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None, stages: Stages) -> _Routed:
+def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None, stages: Stages) -> _Routed:
     """Run a batch at one point, from the tokens that enter the shallow router to the last block."""
-    tokens, grid, live = early.tokens, early.grid, early.cells()
+    tokens, grid, corners, live = early.tokens, early.grid, early.scope.corners, early.cells()
+    counted = [len(cells) for cells in live]
+    fused = early.entry is not None and (bank is not None or corners is not None)  # more is known than the scores
     traces = [RouterScores[Array](None, cells, None) for cells in live]
     evidence: Sequence[float | None] = [None] * len(live)
     if point.shallow is not None and early.scores is not None:
-        scores = fused_scores(early, live, bank)
-        budget = point.shallow
-        if early.scope.corners is not None:
-            count = sum(len(index) for index in tokens.indices())
-            keep = share_shallow(scores, live, grid, budget, early.scope.corners, count)
+        scores = fused_scores(early.scores, live, early.entry or [], grid, bank, corners) if fused else early.scores
+        if corners is None:
+            own = zip(scores, live, counted, strict=True)
+            keep = [keep_shallow(score, cells, grid, point.shallow, every) for score, cells, every in own]
         else:
-            keep = [keep_shallow(own, cells, grid, budget, len(cells)) for own, cells in zip(scores, live, strict=True)]
+            count = sum(len(index) for index in tokens.indices())
+            keep = share_shallow(scores, live, grid, point.shallow, corners, count)
         tokens, every = tokens.gather(keep), live
         live = [cells[own] for cells, own in zip(live, keep, strict=True)]
         rows = zip(scores, every, live, strict=True)
@@ -199,13 +243,21 @@ def _route(steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None,
     entry = [] if early.entry is None else [unit(own) for own in steps.entry_step(tokens)]
     kept, far = [np.arange(len(cells)) for cells in live], None
     if point.deep is not None:
-        choices = deep_choices(steps.risk_step(tokens), live, point.deep, bank, entry, early)
-        kept = [choice.keep for choice in choices]
-        far = None if bank is None else [choice.distance[choice.keep] for choice in choices]
+        risks, budget, known = steps.risk_step(tokens), point.deep, evidence
+        if fused:
+            more = fused_risks(risks, live, entry, counted, grid, bank, corners)
+            risks, far, known = more.risks, more.distances, more.evidence
+            budget = budget if bank is None else replace(REFERENCE_BUDGET, block=budget.block)
+        if corners is None:
+            each = zip(risks, live, known, strict=True)
+            choices = [keep_deep(risk, cells, grid, budget, own) for risk, cells, own in each]
+        else:
+            choices = share_deep(risks, live, grid, budget, corners, known[0])
+        kept, evidence = [choice.keep for choice in choices], [choice.evidence for choice in choices]
+        far = None if far is None else [own[keep] for own, keep in zip(far, kept, strict=True)]
         tokens = tokens.gather(kept)
-        traces = [replace(trace, risk=choice.risk) for trace, choice in zip(traces, choices, strict=True)]
-        live = [cells[choice.keep] for cells, choice in zip(live, choices, strict=True)]
-        evidence = [choice.evidence for choice in choices]
+        traces = [replace(trace, risk=standardise(risk)) for trace, risk in zip(traces, risks, strict=True)]
+        live = [cells[keep] for cells, keep in zip(live, kept, strict=True)]
     survivors = tokens.indices()
     stages.mark("routing")
     last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
@@ -217,7 +269,7 @@ def _route(steps: Steps, early: Early, point: OperatingPoint, bank: Bank | None,
 
 
 def _read(
-    steps: Steps, early: Early, routed: _Routed, point: OperatingPoint, bank: Bank | None, record: bool, stages: Stages
+    steps: Steps, early: _Early, routed: _Routed, point: OperatingPoint, bank: Bank | None, record: bool, stages: Stages
 ) -> list[Inference]:
     """Results of a batch at one point, from the responses of its survivors."""
     point = resolved(point, steps.calibration)
@@ -314,6 +366,7 @@ class AnyNetwork(Protocol):
     provenance: dict[str, Any]
     packages: tuple[str, ...]
     fixed_size: bool
+    lanes: int  # calls of infer that may run at once
 
     @property
     def backbone_name(self) -> str: ...

@@ -60,6 +60,7 @@ class Network(nn.Module):
     packages: tuple[str, ...] = ("torch", "timm")
     precision = "fp32"
     fixed_size = False
+    lanes = 1
 
     def __init__(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,10 @@ from PIL import Image
 
 from keepad.arrays import Array
 from keepad.decisions import Verdict
-from keepad.errors import KeepADError
+from keepad.errors import ImageError, KeepADError
 from keepad.images import read_image
 from keepad.references.bank import Match
+from keepad.references.pairs import NearestReference, pair_of
 from keepad.references.profile import Profile
 from keepad.regions import Region, at_least, describe, detection_arrays, find_large_regions, find_regions
 from keepad.roi import shrunk
@@ -24,6 +24,9 @@ from keepad.tiles import TileReport
 
 if TYPE_CHECKING:
     from supervision import Detections
+
+    from keepad.images import InputImage
+    from keepad.inference import Inference
 
 
 _REGIONS_AT_ONCE = 50_000_000  # pixels; the maps of larger images are searched part by part
@@ -56,33 +59,6 @@ class Certificate:
         """
         dropped = routing.cells[routing.owner[routing.cells] != routing.cells]
         return Certificate(dropped, routing.owner[dropped], routing.bound[dropped])
-
-
-@dataclass(frozen=True)
-class NearestReference:
-    """A part of an image beside the part of a reference that it resembles most.
-
-    Attributes:
-        own: The part of the image.
-        reference: The part of the reference.
-        name: Name of the reference.
-        distance: Distance of the patches in their middle, in [0, 1].
-    """
-
-    own: Image.Image
-    reference: Image.Image
-    name: str
-    distance: float
-
-
-def around(image: Image.Image, cell: int, grid: tuple[int, int], margin: int) -> Image.Image:
-    """The part of an image around a cell, `margin` cells on each side, moved inside where it would leave the image."""
-    rows, columns = grid
-    high, wide = image.height / rows, image.width / columns
-    row = min(max(cell // columns, margin), rows - 1 - margin)
-    column = min(max(cell % columns, margin), columns - 1 - margin)
-    corners = (column - margin) * wide, (row - margin) * high, (column + margin + 1) * wide, (row + margin + 1) * high
-    return image.crop(tuple(round(corner) for corner in corners))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -148,6 +124,46 @@ class Prediction:
     tiles: TileReport | None = None
     extent: tuple[float, float] = (1.0, 1.0)
 
+    @staticmethod
+    def of(
+        image: InputImage,
+        result: Inference,
+        point: str,
+        timings: dict[str, float],
+        thresholds: tuple[float | None, float | None],
+        profile: Profile | None,
+    ) -> Prediction:
+        """The Prediction of an image, from what the network took and said; an ImageError where that is not finite."""
+        if not np.isfinite(result.score):
+            name = image.path or image.name or "the image"
+            raise ImageError(f"{name} gave no finite score; the weights or the checkpoint are damaged.")
+        calibrated = None if profile is None else profile.calibrated
+        return Prediction(
+            pred_score=result.score,
+            anomaly_map=result.anomaly_map,
+            grid=result.patch_map.shape,
+            survivors_shallow=result.survivors_shallow,
+            survivors=result.survivors,
+            evidence=result.evidence,
+            certificate=None if result.pixel_routing is None else Certificate.of(result.pixel_routing),
+            point=point,
+            image=image.pixels[: image.content[0], : image.content[1]],
+            image_size=image.size,
+            path=image.path,
+            image_threshold=thresholds[0],
+            pixel_threshold=thresholds[1],
+            timings=timings,
+            match=result.match,
+            profile=profile,
+            p_value=None if calibrated is None else calibrated.p_value(result.score),
+            verdict=None if calibrated is None else calibrated.verdict(result.score),
+            inside=result.inside,
+            roi=image.roi,
+            fit=image.fit,
+            tiles=result.tiles,
+            extent=result.extent,
+        )
+
     @property
     def threshold(self) -> float | None:
         """Lowest score that is called anomalous, or None if unknown; that of the calibration, if there is one."""
@@ -161,7 +177,7 @@ class Prediction:
     @property
     def sharpness(self) -> float:
         """Mean difference of neighbouring pixels, in deviations of all pixels: falls where a lens fogs or moves."""
-        grey = self.image.mean(axis=2)
+        grey = self.image[..., 0].astype(np.int16) + self.image[..., 1] + self.image[..., 2]  # three times the mean
         steps = np.abs(np.diff(grey, axis=0)).mean() + np.abs(np.diff(grey, axis=1)).mean()
         return float(steps / max(2 * grey.std(), 1e-6))
 
@@ -186,9 +202,9 @@ class Prediction:
     @property
     def keep_shallow(self) -> float:
         """Share of all patch tokens alive after the shallow router."""
-        return (
-            len(self.survivors_shallow) / self._cells if self.tiles is None else self.tiles.shallow / self.tiles.cells
-        )
+        if self.tiles is not None:
+            return self.tiles.shallow / self.tiles.cells
+        return len(self.survivors_shallow) / self._cells
 
     @property
     def keep_final(self) -> float:
@@ -271,8 +287,9 @@ class Prediction:
     def _regions(self) -> tuple[Region, ...]:
         if self.pixel_threshold is None:
             raise KeepADError("regions need a threshold for pixels; set one with detector.set_threshold() beforehand.")
-        height, width = self.image_size
-        if height * width <= _REGIONS_AT_ONCE:
+        if self.anomaly_map.max() < self.pixel_threshold - 1e-4:  # resizing only mixes values
+            return ()
+        if self.image_size[0] * self.image_size[1] <= _REGIONS_AT_ONCE:
             return find_regions(self.map_at(), self.pixel_threshold)
         return find_large_regions(self._part_at, self.image_size, self.anomaly_map, self.extent, self.pixel_threshold)
 
@@ -316,19 +333,12 @@ class Prediction:
             pair.own.show(), pair.reference.show()
             ```
         """
-        bank = None if self.profile is None else self.profile.bank
-        if self.match is None or self.profile is None or bank is None:
+        if self.match is None or self.profile is None or self.profile.bank is None:
             return None
-        worst = int(self.match.distance.argmax())
-        token, cell = self.match.nearest[worst], int(self.match.cells[worst])
-        number = int(bank.image[token])
-        with Image.open(BytesIO(self.profile.picture_of(number)), formats=["JPEG"]) as opened:
-            picture = opened.convert("RGB")
         image, grid = Image.fromarray(self.image), self.grid
         if self.tiles is not None:  # the thumbnail is too coarse to show a patch of a tile
             image, grid = image if self.path is None else read_image(self.path), self.tiles.tile
-        own, reference = around(image, cell, self.grid, margin), around(picture, int(bank.cell[token]), grid, margin)
-        return NearestReference(own, reference, self.profile.images[number].name, float(self.match.distance[worst]))
+        return pair_of(self.match, self.profile, (image, self.grid), grid, margin)
 
     def to_dict(self) -> dict[str, Any]:
         """The scalar results and, where there is a pixel threshold, the regions, ready for JSON.

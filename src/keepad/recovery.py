@@ -163,6 +163,18 @@ def _block_mates(grid: Grid, block: int) -> Array:
     return mates
 
 
+def on_grid(scores: Array, cells: Array, live: Array, grid: Grid) -> Array:
+    """(N,) scores on the whole grid, from those of the cells that count; the others have that of their owner."""
+    if len(cells) == grid[0] * grid[1]:
+        return scores
+    spread = np.zeros(grid[0] * grid[1], dtype=scores.dtype)
+    spread[cells] = scores
+    outside = np.ones(len(spread), dtype=bool)
+    outside[cells] = False
+    spread[outside] = spread[live][owners_of(live, grid, block=None)][outside]
+    return spread
+
+
 class Upsampler:
     """Patch maps at pixel size: Gaussian smoothing on the patch grid, then bilinear interpolation.
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Union
 from PIL import Image
 
 from keepad.arrays import Array
-from keepad.framing import InputImage
-from keepad.images import find_images
+from keepad.images import InputImage, find_images
 
 if TYPE_CHECKING:
     from torch import Tensor

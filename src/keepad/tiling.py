@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keepad.arrays import Array
-from keepad.framing import Framing, InputImage, Shape, cropped
+from keepad.framing import Framing, Shape, cropped
+from keepad.images import InputImage
 from keepad.inference import Inference, References
 from keepad.presets import Calibration, OperatingPoint, PixelBudget, resolved
 from keepad.recovery import Upsampler, smooth
@@ -54,7 +55,9 @@ class Photographs:
             else:
                 inside = [images[number].inside for number in numbers]
                 scope = WHOLE if all(own is None for own in inside) else Scope(inside)
-                some = infer(np.stack([images[number].pixels for number in numbers]), points, stages, references, scope)
+                some = infer(
+                    np.stack([images[number].pixels for number in numbers]), points, stages, references, scope=scope
+                )
             for name, every in some.items():
                 for number, result in zip(numbers, every, strict=True):
                     results[name][number] = self._looked_at(result, images[number])
@@ -79,19 +82,6 @@ def _alike(images: Sequence[InputImage]) -> list[list[int]]:
     return list(groups.values())
 
 
-@dataclass(frozen=True)
-class TiledInference(Inference):
-    """The result of a photograph that was cut into tiles; grid indices are those of the photograph.
-
-    Attributes:
-        report: What the tiles cost.
-        extent: Share of the map's height and width that the photograph takes.
-    """
-
-    report: TileReport | None = None
-    extent: tuple[float, float] = (1.0, 1.0)
-
-
 def infer_tiled(
     infer: Infer,
     image: InputImage,
@@ -113,7 +103,7 @@ def infer_tiled(
     plan = image.plan
     assert plan is not None
     inside = None if image.inside is None else [image.inside]
-    whole = infer(image.pixels[None], points, stages, references, Scope(inside))
+    whole = infer(image.pixels[None], points, stages, references, scope=Scope(inside))
     results: dict[str, Inference] = {}
     for budget in dict.fromkeys(point.pixels for point in points):
         group = [point for point in points if point.pixels == budget]
@@ -127,7 +117,7 @@ def infer_tiled(
             pixels = np.stack([each.tile.pixels for each in computed])
             scope = Scope([each.tile.inside for each in computed], [each.tile.corner for each in computed])
             stages.mark("embed")
-            for name, own in infer(pixels, group, stages, references, scope).items():
+            for name, own in infer(pixels, group, stages, references, scope=scope).items():
                 slim = [replace(one, anomaly_map=np.zeros((0, 0), np.float32)) for one in own]
                 bare = [replace(each, tile=_without_pixels(each.tile)) for each in computed]
                 parts[name] += [_Part(*pair) for pair in zip(bare, slim, strict=True)]
@@ -205,7 +195,7 @@ def _joined(plan: TilePlan, parts: Sequence[_Part], whole: Inference, sigma: flo
         extent = plan.size[0] / pixels[0], plan.size[1] / pixels[1]
     done = [part.result for part in parts if part.result is not None]
     evidence = [own.evidence for own in (*done, whole) if own.evidence is not None]
-    return TiledInference(
+    return Inference(
         score=max(own.score for own in (*done, whole)),
         patch_map=patch_map,
         anomaly_map=anomaly_map,
@@ -215,7 +205,7 @@ def _joined(plan: TilePlan, parts: Sequence[_Part], whole: Inference, sigma: flo
         pixel_routing=_routing(plan, parts),
         match=_match(plan, parts),
         inside=_inside(plan, parts),
-        report=_report(plan, parts),
+        tiles=_report(plan, parts),
         extent=extent,
     )
 

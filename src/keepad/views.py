@@ -26,6 +26,7 @@ class Infer(Protocol):
         points: Sequence[OperatingPoint],
         stages: Stages,
         references: References,
+        *,
         scope: Scope,
     ) -> dict[str, list[Inference]]: ...
 
@@ -34,13 +35,13 @@ def in_views(infer: Infer, count: int) -> Infer:
     """`infer` that averages maps and scores over the first `count` views; survivors are those of the upright image."""
 
     def infer_views(
-        pixels: Array, points: Sequence[OperatingPoint], stages: Stages, references: References, scope: Scope
+        pixels: Array, points: Sequence[OperatingPoint], stages: Stages, references: References, *, scope: Scope
     ) -> dict[str, list[Inference]]:
         results: list[dict[str, list[Inference]]] = []
         for flip in FLIPS[:count]:
             grid = _grid_of(results) if results else (0, 0)  # the first view is not flipped
             turned = np.ascontiguousarray(np.flip(pixels, tuple(axis + 1 for axis in flip)))
-            results.append(infer(turned, points, stages, references, flipped(scope, flip, grid)))
+            results.append(infer(turned, points, stages, references, scope=flipped(scope, flip, grid)))
         return {
             name: [averaged(own) for own in zip(*(seen[name] for seen in results), strict=True)] for name in results[0]
         }

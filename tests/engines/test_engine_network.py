@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from keepad.engines.steps import EngineTokens
 from keepad.images import find_images, read_image, to_input
 from keepad.network import Network
 from keepad.presets import POINTS, PixelBudget
+from keepad.serve.worker import Worker
 from keepad.steps import Stages
 
 ENGINES = ("openvino", "onnx")
@@ -100,6 +102,32 @@ def test_a_concurrent_batch_equals_its_images_alone_in_their_order(
             assert results[number].survivors.tolist() == expected.survivors.tolist()
             assert results[number].score == pytest.approx(expected.score, abs=1e-6)
             np.testing.assert_allclose(results[number].anomaly_map, expected.anomaly_map, atol=1e-6)
+
+
+def test_calls_from_several_threads_give_what_they_give_alone(folders: dict[str, Path], pixels: Array) -> None:
+    network, point = open_network(folders["openvino"], threads=2), POINTS["prune50"]
+
+    def score(image: Array) -> float:
+        return network.infer(image[None], [point])[point.name][0].score
+
+    images = [*pixels, *pixels[::-1]] * 3
+    expected = [score(image) for image in images]
+    with ThreadPoolExecutor(5) as pool:
+        assert list(pool.map(score, images)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_service_gives_each_lane_an_image_as_soon_as_there_is_one(folders: dict[str, Path], pixels: Array) -> None:
+    network = open_network(folders["openvino"], threads=2)
+    detector, batches = Detector(network, "prune50"), list[int]()
+    worker = Worker(8, lambda batch: batches.append(batch.images), network.lanes)
+    inputs = [detector.prepare(image) for image in pixels] * 3
+    waiting = [worker.submit(detector, detector.point, image) for image in inputs]
+    call = worker.run(lambda: detector(pixels[0]).pred_score)
+    scores = [future.result(60).pred_score for future in waiting]
+    assert worker.close(60)
+    assert batches == [1] * len(inputs)
+    assert scores == pytest.approx([detector(image).pred_score for image in inputs], abs=1e-6)
+    assert call.result(0) == pytest.approx(scores[0], abs=1e-6)
 
 
 def test_a_concurrent_batch_uses_a_changed_calibration(folders: dict[str, Path], pixels: Array) -> None:

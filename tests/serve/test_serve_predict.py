@@ -17,6 +17,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from keepad.detector import Detector
+from keepad.prediction import Prediction
 from keepad.serve.answers import PICTURES
 from keepad.serve.app import create_app
 from keepad.serve.errors import RefusedError
@@ -228,14 +229,14 @@ def test_one_image_that_fails_in_a_pass_does_not_spoil_the_others(
     make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = make_service()
-    whole = Detector._prediction
+    whole = Prediction.of
 
-    def failing(self: Detector, image: Any, *rest: Any) -> Any:
+    def failing(image: Any, *rest: Any) -> Prediction:
         if image.name == "bad.png":
             raise RuntimeError("out of luck")
-        return whole(self, image, *rest)
+        return whole(image, *rest)
 
-    monkeypatch.setattr(Detector, "_prediction", failing)
+    monkeypatch.setattr(Prediction, "of", failing)
     with open_client(service) as client, blocked(service) as free, ThreadPoolExecutor(2) as pool:
         bad = pool.submit(client.post, "/predict?name=bad.png", content=picture(0))
         good = pool.submit(client.post, "/predict", files=form(("a.png", picture(1)), ("b.png", picture(2))))
@@ -340,9 +341,9 @@ def check_feed(client: TestClient, service: Service) -> None:
 
     assert client.post("/drift?images=24").json()["state"] == "watching"
     for score in np.linspace(0.9, 0.99, 60):  # far above whatever it has seen
-        service.feed.stream("keepad").add(float(score), 0.3, "defect")
+        service.feed.stream("keepad").add(float(score), "defect", {"keep": 0.3})
     drift = client.get("/feed").json()["stream"]["drift"]
-    assert (drift["state"], drift["kind"]) == ("drift", "higher")
+    assert (drift["state"], drift["quantity"], drift["kind"]) == ("drift", "score", "higher")
     assert drift["changes"][0]["after"] > 0.9
     text = client.get("/metrics").text
     assert 'keepad_images_total{profile="keepad",verdict="' in text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 from keepad.arrays import Array
 from keepad.engines.folder import SUFFIXES, EngineInfo, read_description
@@ -37,8 +39,9 @@ def open_network(folder: str | Path, *, threads: int | None = None) -> EngineNet
 class EngineNetwork:
     """A network that OpenVINO or ONNX Runtime runs.
 
-    One image uses all threads. Of a batch, as many images run concurrently as there are threads, with sessions of
-    their own: no thread waits for another, and decisions overlap with the computation of other images.
+    One image uses all threads. Of a batch, or of calls from several threads, as many images run concurrently as there
+    are threads, with sessions of their own: no thread waits for another, and decisions overlap with the computation of
+    other images.
 
     Args:
         folder: The exported folder.
@@ -55,8 +58,10 @@ class EngineNetwork:
         self.calibration: Calibration = info.calibration
         self.packages: tuple[str, ...] = (PACKAGES[info.engine],)
         self._folder, self._threads = folder, threads or available_threads()
-        self._all_threads, self._lanes = self._sessions(self._threads), list[Segments]()
-        self._all_threads("early")  # raises now if the engine is missing
+        self.lanes = self._threads
+        self._lanes = _Lanes(self._sessions, self._threads)
+        with self._lanes.taken() as segments:
+            segments("early")  # raises now if the engine is missing
 
     @property
     def backbone_name(self) -> str:
@@ -102,10 +107,12 @@ class EngineNetwork:
         stages = stages or Stages()
         run = partial(infer, points=points, references=references, record=record)
         if scope.corners is not None:
-            return run(BatchSteps(self._steps(self._all_threads)), pixels, stages=stages, scope=scope)
+            with self._lanes.taken() as segments:
+                return run(BatchSteps(self._steps(segments)), pixels, stages=stages, scope=scope)
         if len(pixels) == 1 or self._threads == 1:
-            steps = self._steps(self._all_threads)
-            results = [run(steps, image[None], stages=stages, scope=scope.of(i)) for i, image in enumerate(pixels)]
+            with self._lanes.taken() as segments:
+                steps = self._steps(segments)
+                results = [run(steps, image[None], stages=stages, scope=scope.of(i)) for i, image in enumerate(pixels)]
         else:
             results = self._infer_concurrently(pixels, points, stages, run, scope)
         return {point.name: [result[point.name][0] for result in results] for point in points}
@@ -120,26 +127,18 @@ class EngineNetwork:
     ) -> list[dict[str, list[Inference]]]:
         """Results of each image, as many at a time as there are threads."""
         lanes = min(self._threads, len(pixels))
-        if len(self._lanes) < lanes:
-            self._lanes = [self._sessions(self._threads // lanes) for _ in range(lanes)]
-        free: SimpleQueue[Segments] = SimpleQueue()
-        for lane in self._lanes:
-            free.put(lane)
-
         routings = [route_all(image[None], self.info.patch, points, scope.of(i)) for i, image in enumerate(pixels)]
         stages.mark("routing")
 
         def run(number: int) -> tuple[dict[str, list[Inference]], Stages]:
-            lane, own = free.get(), Stages()
-            try:
-                steps, image = self._steps(lane), pixels[number][None]
+            own = Stages()
+            with self._lanes.taken(lanes) as segments:
+                steps, image = self._steps(segments), pixels[number][None]
                 return infer_image(steps, image, stages=own, routings=routings[number], scope=scope.of(number)), own
-            finally:
-                free.put(lane)
 
         # Longest first, so that no lane ends with a long image alone.
         order = sorted(range(len(pixels)), key=lambda number: -_patches(routings[number]))
-        with ThreadPoolExecutor(len(self._lanes)) as pool:
+        with ThreadPoolExecutor(lanes) as pool:
             results = dict(zip(order, pool.map(run, order), strict=True))
         stages.mark_concurrent([own.seconds for _, own in results.values()])
         return [results[number][0] for number in range(len(pixels))]
@@ -178,6 +177,42 @@ class EngineNetwork:
             return opened[name]
 
         return session
+
+
+class _Lanes:
+    """Sessions that passes take in turn: all threads for one that is alone, a share of them for each of several.
+
+    Args:
+        open_sessions: Gives sessions with so many threads.
+        threads: CPU threads.
+    """
+
+    def __init__(self, open_sessions: Callable[[int], Segments], threads: int) -> None:
+        self._open, self._threads = open_sessions, threads
+        self._free: defaultdict[int, list[Segments]] = defaultdict(list)  # by number of threads
+        self._running = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, lanes: int | None = None) -> Iterator[Segments]:
+        """Sessions for one pass, once there is a thread for it.
+
+        Args:
+            lanes: Passes that share the threads; those under way and this one if None.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._running < self._threads)
+            self._running += 1
+            threads = self._threads // (self._running if lanes is None else lanes)
+            free = self._free[threads]
+            segments = free.pop() if free else self._open(threads)
+        try:
+            yield segments
+        finally:
+            with self._changed:
+                free.append(segments)
+                self._running -= 1
+                self._changed.notify()
 
 
 def _patches(routings: Routings) -> int:

@@ -38,7 +38,7 @@ from keepad.evaluate.shots import ReferencePool
 from keepad.evaluate.state import ClassState, Row, key_of, open_folder
 from keepad.evaluate.variants import Variant, VariantLike, View, as_variants, passes_of
 from keepad.files import locked, replace_text, writable_folder
-from keepad.framing import InputImage
+from keepad.images import InputImage
 from keepad.inference import NO_REFERENCES, Inference
 from keepad.prefetch import prefetch
 from keepad.version import __version__

@@ -20,7 +20,7 @@ MEASURED_BY = (
     *("backbone", "data", "engines", "metrics", "routing", "assembly", "detector", "dissimilarity", "head", "images"),
     *("inference", "network", "presets", "recovery", "reduction"),
     *("references/agreement", "references/bank", "references/parts", "references/teaching"),
-    *("scoring", "steps", "tokens", "choices", "framing", "roi", "sources", "tiles", "tiling", "views"),
+    *("scoring", "steps", "tokens", "fusion", "framing", "roi", "sources", "tiles", "tiling", "views"),
     *("evaluate/evaluation", "evaluate/flops", "evaluate/inputs", "evaluate/variants"),
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

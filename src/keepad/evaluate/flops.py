@@ -14,7 +14,6 @@ from keepad.evaluate.variants import Variant
 from keepad.images import read_image, spread, to_input
 from keepad.inference import Inference
 from keepad.presets import OperatingPoint, resolved
-from keepad.tiling import TiledInference
 
 
 def with_reducers(variants: Sequence[Variant], detector: Detector, samples: Sequence[Sample]) -> list[Variant]:
@@ -39,7 +38,7 @@ def with_reducers(variants: Sequence[Variant], detector: Detector, samples: Sequ
 def gflops_of(inference: Inference, detector: Detector, point: OperatingPoint) -> float | None:
     """Counted GFLOPs of an image in torch, in all its views; None for an engine, and for an image in tiles."""
     network: Any = detector.network
-    if not hasattr(network, "backbone") or isinstance(inference, TiledInference):
+    if not hasattr(network, "backbone") or inference.tiles is not None:
         return None
     from keepad.benchmark.flops import count_flops  # needs torch, which an engine does not
 

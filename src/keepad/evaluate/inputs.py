@@ -6,10 +6,10 @@ import numpy as np
 
 from keepad.arrays import Array
 from keepad.errors import KeepADError
-from keepad.framing import InputImage
+from keepad.images import InputImage
 from keepad.inference import Inference
 from keepad.metrics import defect_tokens
-from keepad.tiling import MAP_PIXELS, TiledInference
+from keepad.tiling import MAP_PIXELS
 
 
 def check_measurable(image: InputImage) -> None:
@@ -31,8 +31,8 @@ def defect_cells(mask: Array, patch: tuple[int, int]) -> Array:
 
 def shares_of(inference: Inference) -> dict[str, float]:
     """Shares of the tokens that entered block 1, and that left either router; of all tiles, where there are tiles."""
-    report = inference.report if isinstance(inference, TiledInference) else None
-    if report is not None:
+    if inference.tiles is not None:
+        report = inference.tiles
         cells, entered, shallow, final = report.cells, report.entered, report.shallow, report.final
     else:
         routing, cells = inference.pixel_routing, inference.counted

@@ -12,8 +12,7 @@ from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress
 from keepad.detector import Detector
 from keepad.errors import KeepADError
-from keepad.framing import InputImage
-from keepad.images import read_image, spread, to_input
+from keepad.images import InputImage, read_image, spread, to_input
 from keepad.prediction import Prediction
 from keepad.presets import OperatingPoint
 from keepad.references.bank import Bank, ImageTokens, Match, matched, nearest_by_group, normal_level, spread_rows
@@ -102,5 +101,6 @@ class Auditor(Detector):
             crowd = self._crowd(image.path) if image.path in self._sample else self._everyone
             stages = Stages()
             results = self.infer(image.pixels[None], [point], stages, references={point.name: crowd})
-            predictions.append(self._prediction(image, results[point.name][0], point, stages.seconds))
+            result = results[point.name][0]
+            predictions.append(Prediction.of(image, result, point.name, stages.seconds, (None, None), None))
         return predictions

@@ -19,8 +19,7 @@ from keepad.decisions.fields import Fields
 from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.files import replace_text
-from keepad.framing import InputImage
-from keepad.images import read_image
+from keepad.images import InputImage, read_image
 from keepad.references.parts import framing_setting
 from keepad.references.profile import Profile
 from keepad.references.teaching import digest_of_file, now, owner_of

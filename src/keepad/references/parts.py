@@ -10,7 +10,8 @@ import numpy as np
 
 from keepad.arrays import Array
 from keepad.errors import KeepADError
-from keepad.framing import Framing, InputImage
+from keepad.framing import Framing
+from keepad.images import InputImage
 from keepad.presets import OperatingPoint
 from keepad.references.rotation import rotated
 from keepad.roi import roi_from

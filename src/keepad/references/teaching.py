@@ -17,8 +17,7 @@ from keepad.arrays import Array
 from keepad.console import Progress, Say, no_progress
 from keepad.detector import Detector
 from keepad.errors import KeepADError
-from keepad.framing import InputImage
-from keepad.images import read_image, to_input
+from keepad.images import InputImage, read_image, to_input
 from keepad.inference import NO_REFERENCES, Inference, References
 from keepad.presets import OperatingPoint
 from keepad.references.agreement import LeftOut, leave_one_out, rotation_gain, thresholds_of

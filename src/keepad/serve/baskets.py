@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from keepad.framing import InputImage
+from keepad.images import InputImage
 from keepad.serve.errors import RefusedError
 
 _SECONDS = 900  # after which a basket that nobody touched is forgotten

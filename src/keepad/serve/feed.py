@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from keepad.decisions import DriftMonitor, DriftState
+from keepad.decisions import DriftState, DriftWatch
 from keepad.decisions.drift import MIN_GOOD
+from keepad.decisions.stream import StreamImage, extras_of, quantities_of
 from keepad.prediction import Prediction
 from keepad.references.profile import Profile
 from keepad.serve.errors import RefusedError
@@ -31,18 +32,18 @@ class Stream:
         images: Number of images.
         verdicts: How many had which verdict.
         bins: Histogram of the scores in [0, 1].
-        scores: The last scores, newest last.
-        monitor: Watches for drift, or None while nobody said what is normal.
-        state: Where the monitor stands after the last image.
-        good: Number of images that the monitor takes as normal.
+        last: Scores and other quantities of the last images, newest last.
+        drifting: Watches for drift, or None while nobody said what is normal.
+        state: Where that stands after the last image.
+        good: Number of images that it takes as normal.
         profile: The profile behind the last score, or None.
     """
 
     images: int = 0
     verdicts: Counter[str] = field(default_factory=Counter)
     bins: list[int] = field(default_factory=lambda: [0] * BINS)
-    scores: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    monitor: DriftMonitor | None = None
+    last: deque[StreamImage] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    drifting: DriftWatch | None = None
     state: DriftState | None = None
     good: int = 0
     profile: Profile | None = None
@@ -51,31 +52,30 @@ class Stream:
         """Take the calibration of the profile as normal; one that was changed makes other scores."""
         if profile is self.profile:
             return
-        self.profile, self.monitor, self.state = profile, None, None
-        self.scores.clear()
+        self.profile, self.drifting, self.state = profile, None, None
+        self.last.clear()
         calibrated = None if profile is None else profile.calibrated
         if calibrated is not None and len(calibrated.scores) >= MIN_GOOD:
-            self.watch(calibrated.scores)
+            self.watch([StreamImage("", score, {}) for score in calibrated.scores])
 
-    def add(self, score: float, keep: float, verdict: str) -> None:
+    def add(self, score: float, verdict: str, extras: Mapping[str, float]) -> None:
         """Count one image."""
         self.images += 1
         self.verdicts[verdict] += 1
         self.bins[min(BINS - 1, max(0, int(score * BINS)))] += 1
-        self.scores.append((score, keep))
-        if self.monitor is not None:
-            self.state = self.monitor.update(score, keep=keep)
+        self.last.append(StreamImage("", score, dict(extras)))
+        if self.drifting is not None:
+            self.state = self.drifting.update({"score": score, **extras})
 
-    def watch(self, good: Sequence[float], keep: Sequence[float] = ()) -> None:
-        """Watch for drift away from these scores, from the next image on."""
-        extras = {"keep": keep} if len(keep) else None
-        self.monitor = DriftMonitor(good, false_alarms=_FALSE_ALARMS, extras=extras)
+    def watch(self, good: Sequence[StreamImage]) -> None:
+        """Watch for drift away from these images, from the next one on: scores, and light and focus where known."""
+        self.drifting = DriftWatch(quantities_of(good), false_alarms=_FALSE_ALARMS)
         self.state, self.good = None, len(good)
 
     def drift(self) -> dict[str, Any]:
-        """Where the monitor stands, ready for JSON."""
-        if self.monitor is None:
-            return {"state": "off", "needed": MIN_GOOD, "available": len(self.scores)}
+        """Where the watch for drift stands, ready for JSON."""
+        if self.drifting is None:
+            return {"state": "off", "needed": MIN_GOOD, "available": len(self.last)}
         described: dict[str, Any] = {"state": "watching", "good": self.good, "images": 0, "false_alarms": _FALSE_ALARMS}
         state = self.state
         if state is None:
@@ -88,6 +88,7 @@ class Stream:
         }
         if state.drift:
             described |= {"state": "drift", "since": state.since, "alarm": state.alarm, "kind": state.kind}
+            described["quantity"] = self.drifting.alarm
             described["changes"] = [
                 {
                     "name": change.name,
@@ -95,7 +96,7 @@ class Stream:
                     "after": change.after,
                     "shift": change.shift if math.isfinite(change.shift) else None,
                 }
-                for change in self.monitor.what_changed()
+                for change in self.drifting.what_changed()
             ]
         return described
 
@@ -114,7 +115,7 @@ class Feed:
         """Count one result."""
         verdict = verdict_of(described)
         self.stream(stream).follow(prediction.profile)
-        self.stream(stream).add(prediction.pred_score, prediction.keep_final, verdict)
+        self.stream(stream).add(prediction.pred_score, verdict, extras_of(described))
         row = {"name": described["name"], "profile": stream, "score": prediction.pred_score, "verdict": verdict}
         row |= {"p_value": described.get("p_value"), "keep": prediction.keep_final, "point": prediction.point}
         self._append(row | {"ms": 1e3 * prediction.seconds, "error": None})
@@ -143,12 +144,11 @@ class Feed:
             RefusedError: 409, there are fewer.
         """
         stream = self.stream(name)
-        if not MIN_GOOD <= count <= len(stream.scores):
+        if not MIN_GOOD <= count <= len(stream.last):
             raise RefusedError(
-                409, f"drift is watched against {MIN_GOOD} to {len(stream.scores)} of the last images, not {count}."
+                409, f"drift is watched against {MIN_GOOD} to {len(stream.last)} of the last images, not {count}."
             )
-        last = list(stream.scores)[-count:]
-        stream.watch([score for score, _ in last], [keep for _, keep in last])
+        stream.watch(list(stream.last)[-count:])
         return stream
 
     def describe(self, name: str, after: int) -> dict[str, Any]:

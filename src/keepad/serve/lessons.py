@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keepad.detector import Detector
-from keepad.framing import InputImage
+from keepad.images import InputImage
 from keepad.presets import OperatingPoint
 from keepad.references.calibrating import Promise
 from keepad.references.calibrating import calibrate as calibrated_profile

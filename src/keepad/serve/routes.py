@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from keepad.errors import KeepADError
-from keepad.framing import InputImage
+from keepad.images import InputImage
 from keepad.presets import operating_point
 from keepad.references.calibrating import Promise
 from keepad.references.teaching import ROTATIONS

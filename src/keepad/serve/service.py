@@ -17,7 +17,7 @@ from starlette.requests import Request
 from keepad.console import Say
 from keepad.detector import Detector
 from keepad.errors import KeepADError
-from keepad.framing import InputImage
+from keepad.images import InputImage
 from keepad.prediction import Prediction
 from keepad.presets import POINTS, OperatingPoint, operating_point
 from keepad.serve.admission import Admission, Ticket
@@ -96,7 +96,7 @@ class Service:
         given = [self.profiles.open_file(path).name for path in files]
         self.default = given[0] if given else None
         self.feed, self.baskets, self.jobs = Feed(), Baskets(limits.uploaded), Jobs(say)
-        self.worker = Worker(settings.batch_size, lambda batch: self.metrics.batch(batch))
+        self.worker = Worker(settings.batch_size, lambda batch: self.metrics.batch(batch), detector.network.lanes)
         self.admission = Admission(limits, lambda: self.worker.seconds_per_image)
         self.metrics = Metrics(settings.batch_size, lambda: self.admission.images)
         self._readers = anyio.CapacityLimiter(_READERS)

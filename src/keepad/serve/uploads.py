@@ -14,8 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from keepad.detector import Detector
-from keepad.framing import InputImage
-from keepad.images import read_encoded
+from keepad.images import InputImage, read_encoded
 from keepad.serve.errors import RefusedError
 from keepad.serve.settings import Limits
 

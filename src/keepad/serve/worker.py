@@ -1,4 +1,4 @@
-"""The one thread that runs the network: images of many requests in ragged batches, and other passes in between."""
+"""The threads that run the network: images of many requests in ragged batches or side by side, and other passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from keepad.arrays import Array
 from keepad.detector import Detector
-from keepad.framing import InputImage
+from keepad.images import InputImage
 from keepad.inference import NO_REFERENCES, AnyNetwork, Inference, References
 from keepad.prediction import Prediction
 from keepad.presets import OperatingPoint
@@ -63,32 +63,38 @@ class Batch:
 
 
 class Worker:
-    """Runs the passes of all requests in one thread, in the order of their arrival.
+    """Runs the passes of all requests, in the order of their arrival.
 
-    The first image that waits decides on detector and operating point of a batch; others of the same kind join it, up
-    to `batch_size`. A batch never waits for images to come. Between two batches one other call may use the network, so
-    that teaching goes on under load and holds no prediction up for longer than one of its passes.
+    A network that runs one pass at a time gets ragged batches: the first image that waits decides on detector and
+    operating point, and others of the same kind join it, up to `batch_size`. One with several lanes, an engine, gets an
+    image a lane as soon as there is one: nothing waits for the longest image of a batch. Either way no pass waits for
+    images to come, and between two of them one other call may use the network, so that teaching goes on under load and
+    holds no prediction up for longer than one of its passes.
 
     Args:
         batch_size: Images per batch, at most.
-        on_batch: Called in the worker's thread after every batch.
+        on_batch: Called in a thread of the worker after every batch.
+        lanes: Passes that the network runs at once.
     """
 
-    def __init__(self, batch_size: int, on_batch: Callable[[Batch], None] = lambda batch: None) -> None:
-        self._batch_size = batch_size
+    def __init__(self, batch_size: int, on_batch: Callable[[Batch], None] = lambda batch: None, lanes: int = 1) -> None:
+        self._batch_size = batch_size if lanes == 1 else 1
         self._on_batch = on_batch
         self._images: deque[_Image] = deque()
         self._calls: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._mean: float | None = None
-        self._thread = threading.Thread(target=self._work, name="keepad-worker", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"keepad-worker-{lane}", daemon=True) for lane in range(lanes)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def seconds_per_image(self) -> float:
-        """Mean time of an image in the last batches."""
-        return _FIRST_GUESS if self._mean is None else self._mean
+        """Mean time of an image in the last batches, of which as many run at once as there are lanes."""
+        return _FIRST_GUESS if self._mean is None else self._mean / len(self._threads)
 
     @property
     def waiting(self) -> int:
@@ -117,9 +123,11 @@ class Worker:
         """Finish what was submitted, then stop; whether that was done within `timeout` seconds."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+            self._changed.notify_all()
+        end = None if timeout is None else time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _check_open(self) -> None:
         if self._closing:
@@ -167,7 +175,8 @@ class Worker:
             return
         seconds = time.perf_counter() - started
         share = seconds / len(batch)
-        self._mean = share if self._mean is None else (1 - _SMOOTH) * self._mean + _SMOOTH * share
+        with self._changed:
+            self._mean = share if self._mean is None else (1 - _SMOOTH) * self._mean + _SMOOTH * share
         self._on_batch(Batch(len(batch), seconds))
         for waiting, prediction in zip(batch, predictions, strict=True):
             waiting.future.set_result(prediction)
@@ -197,7 +206,7 @@ class BetweenBatches:
         self._network, self._worker, self._check = network, worker, check
         self.name, self.image_size, self.placement = network.name, network.image_size, network.placement
         self.calibration, self.provenance, self.packages = network.calibration, network.provenance, network.packages
-        self.fixed_size = network.fixed_size
+        self.fixed_size, self.lanes = network.fixed_size, network.lanes
 
     @property
     def backbone_name(self) -> str:

@@ -110,7 +110,7 @@ function showDrift(drift) {
   }
   const changes = drift.changes.map((change) => make("li", {}, `${change.name}: ${decimals(change.before)} before, ${decimals(change.after)} since`));
   box.replaceChildren(
-    make("p", { className: "state defect", role: "alert" }, make("span", { className: "dot" }), `Drift: scores are ${drift.kind}`), meter,
+    make("p", { className: "state defect", role: "alert" }, make("span", { className: "dot" }), `Drift: ${drift.quantity} is ${drift.kind}`), meter,
     make("p", {}, `Since about image ${drift.since}, noticed at image ${drift.alarm}. Check camera, light and product; then watch anew.`),
     make("ul", { className: "plain" }, ...changes), watchForm(500),
   );
