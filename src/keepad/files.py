@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -67,19 +68,20 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, name: str = ".keepad.lock") -> Iterator[None]:
+def locked(folder: Path, name: str = ".keepad.lock", *, patience: float = 0) -> Iterator[None]:
     """Holds a folder for this process; a killed process holds nothing.
 
     Args:
         folder: An existing folder.
         name: Lock file in it; gone afterwards.
+        patience: Seconds to wait for another process that holds it.
 
     Raises:
         KeepADError: Another process holds the folder.
     """
-    path = folder / name
+    path, until = folder / name, time.monotonic() + patience
     try:
-        file = _open_locked(path)
+        file = _open_locked(path, until)
     except BlockingIOError:
         raise KeepADError(
             f"{folder} is in use by {_holder(path)}; wait until it ends, or choose another one."
@@ -94,12 +96,15 @@ def locked(folder: Path, name: str = ".keepad.lock") -> Iterator[None]:
         file.close()
 
 
-def _open_locked(path: Path) -> IO[bytes]:
-    """The lock file, locked; BlockingIOError where another process has it."""
+def _open_locked(path: Path, until: float) -> IO[bytes]:
+    """The lock file, locked; BlockingIOError where another process has it until then."""
     while True:
         file = path.open("a+b")
         try:
-            _lock(file)
+            while not _lock(file):
+                if time.monotonic() >= until:
+                    raise BlockingIOError
+                time.sleep(0.2)
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     file.truncate(0)
@@ -112,18 +117,23 @@ def _open_locked(path: Path) -> IO[bytes]:
         file.close()  # its owner removed it between opening and locking
 
 
-def _lock(file: IO[bytes]) -> None:
+def _lock(file: IO[bytes]) -> bool:
+    """Whether the file is locked now; another process may have it."""
     if sys.platform == "win32":
         import msvcrt
 
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            raise BlockingIOError(*error.args) from error
+        except OSError:
+            return False
     else:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _holder(path: Path) -> str:
