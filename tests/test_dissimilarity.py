@@ -138,5 +138,18 @@ def test_landmarks_are_one_patch_in_nine_and_only_they_count(rows: int, columns:
         assert value == pytest.approx(1 - sum(best) / len(best) if best else 0.0, abs=1e-9)
 
 
+def test_a_chessboard_of_landmarks_leaves_no_texture_between_them() -> None:
+    chess = is_landmark(torch.arange(6 * 5), (6, 5), 2).view(6, 5)
+    assert (chess[:, 1:] != chess[:, :-1]).all()
+    assert (chess[1:] != chess[:-1]).all()
+    stripes = torch.zeros(12 * 12, 4)
+    stripes[torch.arange(144) // 12 % 3 == 1, 0] = 1.0  # what every third row shows is on every landmark of one in nine
+    stripes[torch.arange(144) // 12 % 3 != 1, 1] = 1.0
+    one_in_nine = dissimilarity_to_landmarks(stripes, torch.arange(144), (12, 12))
+    chessboard = dissimilarity_to_landmarks(stripes, torch.arange(144), (12, 12), one_in=2)
+    assert one_in_nine.max() > 0.9
+    assert chessboard.max() < 1e-6
+
+
 def test_the_reference_grid_has_a_ninth_of_its_patches_as_landmarks() -> None:
     assert int(is_landmark(torch.arange(37 * 37), (37, 37)).sum()) == 144

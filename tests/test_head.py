@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from keepad.head import PrototypeHead, cosine_gap
-from keepad.presets import LogitScale
+from keepad.logit_scale import LogitScale
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from keepad.detector import Detector
 from keepad.dissimilarity import dissimilarity
 from keepad.errors import ImageError, KeepADError
+from keepad.logit_scale import LogitScale
 from keepad.network import Network
 from keepad.prediction import Prediction
-from keepad.presets import POINTS, LogitScale, OperatingPoint, operating_point
+from keepad.presets import POINTS, OperatingPoint, operating_point
 from predictions import FIELDS
 
 

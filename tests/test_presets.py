@@ -12,11 +12,13 @@ from keepad.presets import (
     PIXELS,
     POINTS,
     Calibration,
+    DeepBudget,
     OperatingPoint,
     PixelBudget,
     Placement,
     keep_point,
     operating_point,
+    resolved,
     with_pixel_router,
     with_tuples,
 )
@@ -88,6 +90,19 @@ def test_the_pixel_router_can_be_switched() -> None:
     assert with_pixel_router("dense", "on").pixels == PIXELS
     with pytest.raises(KeepADError, match="on or off"):
         with_pixel_router("dense", "maybe")
+
+
+def test_adopted_points_take_the_absolute_evidence_of_a_checkpoint_that_has_constants_for_it() -> None:
+    rows = ((0.3, 0.2, 0.02), (0.5, 0.4, 0.04))
+    with_rows = resolved(POINTS["prune70"], Calibration(evidence=rows)).deep
+    assert with_rows == DeepBudget(0.4, 0.9, centre=0.2, temperature=0.02, kappa=1.0, evidence="absolute")
+    between = resolved(operating_point("keep40"), Calibration(evidence=rows)).deep
+    assert between is not None
+    assert (between.centre, between.temperature) == pytest.approx((0.3, 0.03))
+    without = resolved(POINTS["prune70"], Calibration(kappa=0.5)).deep
+    assert without == DeepBudget(kappa=0.5)
+    published = resolved(POINTS["paper70"], Calibration(evidence=rows)).deep
+    assert published == DeepBudget()
 
 
 def test_presets_survive_json() -> None:

@@ -16,7 +16,8 @@ from safetensors.numpy import save
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.files import replacing
-from keepad.presets import Calibration, LogitScale, Placement, with_tuples
+from keepad.logit_scale import LogitScale
+from keepad.presets import Calibration, Placement, with_tuples
 
 _KEY = "keepad"
 _FORMAT = 3

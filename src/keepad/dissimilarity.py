@@ -58,20 +58,22 @@ def dissimilarity_to_landmarks(
     *,
     merge: Merge | None = None,
     landmarks: Tensor | None = None,
+    one_in: int = 9,
 ) -> Tensor:
-    """Dissimilarity to the landmarks alone, one patch in nine, at a ninth of the cost, (n, C) -> (m,).
+    """Dissimilarity to the landmarks alone, one cell in nine or two, at that share of the cost, (n, C) -> (m,).
 
     0 where no landmark is alive outside the window. Other arguments are those of `dissimilarity`.
 
     Args:
         landmarks: Positions of the landmarks among the cells; computed here if None.
+        one_in: One in how many cells is a landmark.
     """
     if landmarks is not None:
         near = near_pairs(index, grid, others=landmarks)
     elif len(index) == grid[0] * grid[1]:
-        landmarks, near = _landmarks_on_grid(grid, features.device)
+        landmarks, near = _landmarks_on_grid(grid, features.device, one_in)
     else:
-        landmarks = is_landmark(index, grid).nonzero().squeeze(1)
+        landmarks = is_landmark(index, grid, one_in).nonzero().squeeze(1)
         near = near_pairs(index, grid, others=landmarks)
     unit = F.normalize(features, dim=-1)
     cosine = unit @ unit[landmarks if merge is None else merge.token[landmarks]].T
@@ -103,8 +105,8 @@ def _near_on_grid(grid: tuple[int, int], window: int, device: torch.device) -> T
 
 
 @lru_cache(maxsize=4)
-def _landmarks_on_grid(grid: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+def _landmarks_on_grid(grid: tuple[int, int], device: torch.device, one_in: int) -> tuple[Tensor, Tensor]:
     """Landmarks of a whole grid, and their `near_pairs` with all cells."""
     cells = torch.arange(grid[0] * grid[1], device=device)
-    landmarks = is_landmark(cells, grid).nonzero().squeeze(1)
+    landmarks = is_landmark(cells, grid, one_in).nonzero().squeeze(1)
     return landmarks, near_pairs(cells, grid, others=landmarks)

@@ -9,7 +9,7 @@ import numpy as np
 
 from keepad.arrays import Array
 from keepad.references.bank import Bank, fuse, nearest, unit
-from keepad.routing import Grid, far_from_others, pooled
+from keepad.routing import Grid, absolute_evidence, far_from_others, pooled
 from keepad.routing.shared import Corners
 
 
@@ -86,3 +86,19 @@ def fused_scores(
     if corners is None:
         return [fuse(*pair) for pair in zip(scores, distances, strict=True)]
     return pooled(scores, distances, corners)
+
+
+def unusual_evidence(
+    dissimilarity: Sequence[Array], counted: Sequence[int], tail: float, corners: Corners | None
+) -> list[float | None]:
+    """Absolute evidence of each image; tiles of one photograph share theirs.
+
+    Args:
+        dissimilarity: (m,) per image, where its tokens enter the deep router.
+        counted: Cells of each image that count.
+        tail: Share of these that forms the evidence.
+        corners: Where each tile lies, or None where the images are not tiles.
+    """
+    if corners is not None:
+        return [absolute_evidence(np.concatenate(dissimilarity), sum(counted), tail)] * len(dissimilarity)
+    return [absolute_evidence(own, cells, tail) for own, cells in zip(dissimilarity, counted, strict=True)]

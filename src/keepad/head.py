@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from keepad.presets import LogitScale
+from keepad.logit_scale import LogitScale
 
 
 class PrototypeHead(nn.Module):

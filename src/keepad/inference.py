@@ -15,9 +15,9 @@ import numpy as np
 
 from keepad.arrays import Array
 from keepad.errors import KeepADError
-from keepad.fusion import fused_risks, fused_scores
+from keepad.fusion import fused_risks, fused_scores, unusual_evidence
 from keepad.presets import REFERENCE_BUDGET, Calibration, OperatingPoint, PixelBudget, Placement, resolved
-from keepad.recovery import RouterScores, Upsampler, on_grid, recover
+from keepad.recovery import RouterScores, Upsampler, on_grid, recover, smooth_scores
 from keepad.references.bank import Bank, ImageTokens, Match, blend, nearest, top_distance, unit
 from keepad.routing import (
     Grid,
@@ -220,12 +220,13 @@ class _Routed:
 def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None, stages: Stages) -> _Routed:
     """Run a batch at one point, from the tokens that enter the shallow router to the last block."""
     tokens, grid, corners, live = early.tokens, early.grid, early.scope.corners, early.cells()
-    counted = [len(cells) for cells in live]
+    counted, sigma = [len(cells) for cells in live], steps.calibration.score_smoothing
     fused = early.entry is not None and (bank is not None or corners is not None)  # more is known than the scores
     traces = [RouterScores[Array](None, cells, None) for cells in live]
     evidence: Sequence[float | None] = [None] * len(live)
     if point.shallow is not None and early.scores is not None:
         scores = fused_scores(early.scores, live, early.entry or [], grid, bank, corners) if fused else early.scores
+        scores = [smooth_scores(*each, grid, sigma) for each in zip(scores, live, strict=True)]
         if corners is None:
             own = zip(scores, live, counted, strict=True)
             keep = [keep_shallow(score, cells, grid, point.shallow, every) for score, cells, every in own]
@@ -244,9 +245,12 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
     kept, far = [np.arange(len(cells)) for cells in live], None
     if point.deep is not None:
         risks, budget, known = steps.risk_step(tokens), point.deep, evidence
+        if budget.evidence == "absolute" and bank is None:
+            known = unusual_evidence(steps.unusual_step(tokens), counted, budget.tail, corners)
         if fused:
             more = fused_risks(risks, live, entry, counted, grid, bank, corners)
-            risks, far, known = more.risks, more.distances, more.evidence
+            risks, far = more.risks, more.distances
+            known = known if bank is None else more.evidence
             budget = budget if bank is None else replace(REFERENCE_BUDGET, block=budget.block)
         if corners is None:
             each = zip(risks, live, known, strict=True)

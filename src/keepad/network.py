@@ -136,7 +136,8 @@ class Network(nn.Module):
 
     def shallow_scores(self, tokens: Tokens) -> list[Tensor]:
         """(m,) scores of the cells of each image that enter the shallow router."""
-        return [self.shallow(x, cells, tokens.grid, merge) for x, cells, merge in _images(tokens)]
+        one_in = self.calibration.landmarks
+        return [self.shallow(x, cells, tokens.grid, merge, one_in=one_in) for x, cells, merge in _images(tokens)]
 
     def middle(self, tokens: Tokens, presence: Tensor | None = None) -> Tokens:
         """Tokens that enter the deep router, with their dissimilarity in `entry` where head or router use it.
@@ -241,6 +242,11 @@ class Network(nn.Module):
     def risk_step(self, tokens: Tokens) -> list[Array]:
         """(m,) risks of the live cells of each image."""
         return [_array(risk) for risk in self.risks(tokens)]
+
+    def unusual_step(self, tokens: Tokens) -> list[Array]:
+        """(m,) dissimilarity of the live cells of each image, as they enter the deep router."""
+        entry = self.dissimilarity(tokens) if tokens.entry is None else tokens.entry
+        return [_array(own) for own in tokens.split_cells(entry)]
 
     def entry_step(self, tokens: Tokens) -> list[Array]:
         """(m, C) tokens of the live cells of each image, as they enter a router."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from keepad.errors import KeepADError
 
 ENGINES = ("torch", "openvino", "onnx")
@@ -153,7 +155,8 @@ class DeepBudget:
         kappa: Exponent that turns the controller value into a share of the live tokens; 0 takes the checkpoint's.
         tail: Share of the live tokens that forms the upper tail.
         block: Side of the blocks that are kept or dropped whole.
-        evidence: Statistics of the risks that form the evidence: "both", or as controls "var" or "tail" alone.
+        evidence: "absolute", how unlike the rest of the image its most unusual tokens are, where the checkpoint has
+            constants for it; else the published statistics of the risks: "both", or as controls "var" or "tail" alone.
         exact: Cut the last block to the budget, so that controls keep equally many tokens.
     """
 
@@ -185,6 +188,9 @@ class ReducerBudget:
     namesake: str
     ratio: float = 0.0
 
+
+# Shares of the live tokens that stay without and with full absolute evidence; chosen on source products.
+ABSOLUTE_SHARES = (0.4, 0.9)
 
 # Controller where references give the evidence, in deviations from normal; chosen on source products.
 REFERENCE_BUDGET = DeepBudget(rho_min=0.3, rho_max=1.0, centre=1.75, temperature=0.5, kappa=1.0)
@@ -231,7 +237,7 @@ def _pruned(name: str, rho: float) -> OperatingPoint:
     return OperatingPoint(
         name,
         shallow=ShallowBudget(rho, block=0),
-        deep=DeepBudget(kappa=0),
+        deep=DeepBudget(kappa=0, evidence="absolute"),
         early_exit=True,
         recovery="graded",
         pixels=PIXELS,
@@ -311,32 +317,6 @@ def keep_point(keep: float) -> OperatingPoint:
     return _pruned(f"keep{round(100 * share, 2):g}", share)
 
 
-TEMPERATURE = 0.07
-
-
-@dataclass(frozen=True)
-class LogitScale:
-    """Scale and bias of a head layer: response = sigmoid(patch_scale * cosine gap + dissimilarities + patch_bias).
-
-    The defaults are the plain softmax over cosine / 0.07 of a pair of prototypes.
-
-    Attributes:
-        patch_scale: Inverse temperature of the patches.
-        patch_bias: Added to the logit of a patch.
-        dissimilarity: Weight of the dissimilarity within the image in this layer; 0 where it is not used.
-        entry: Weight of the dissimilarity at the entry of the deep router, where many more tokens are alive.
-        cls_scale: Inverse temperature of the CLS token.
-        cls_bias: Added to the logit of the CLS token.
-    """
-
-    patch_scale: float = 1 / TEMPERATURE
-    patch_bias: float = 0.0
-    dissimilarity: float = 0.0
-    entry: float = 0.0
-    cls_scale: float = 1 / TEMPERATURE
-    cls_bias: float = 0.0
-
-
 @dataclass(frozen=True)
 class Calibration:
     """Constants fitted on source data; stored in a checkpoint.
@@ -355,6 +335,10 @@ class Calibration:
         grades: Logits that one deviation of the shallow score, and of the risk, moves a recovered response.
         coverage: Side of the coverage blocks, in patches, at points that name none.
         kappa: Exponent of the deep budget at points that name none.
+        landmarks: One in how many cells is a landmark of the shallow router: 9 or 2 (see `routing.grid.is_landmark`).
+        score_smoothing: Sigma of a Gaussian on the scores of the shallow router, in patches; 0 is off.
+        evidence: Rows of (rho, centre, temperature): the controller of absolute evidence behind a shallow router with
+            that rho, ascending; empty where the evidence is the published one.
     """
 
     patch_weight: float = 0.5
@@ -370,6 +354,9 @@ class Calibration:
     grades: tuple[float, float] = (0.0, 0.0)
     coverage: int = 3
     kappa: float = 0.58
+    landmarks: int = 9
+    score_smoothing: float = 0.0
+    evidence: tuple[tuple[float, float, float], ...] = ()
 
 
 def resolved(point: OperatingPoint, calibration: Calibration) -> OperatingPoint:
@@ -377,12 +364,30 @@ def resolved(point: OperatingPoint, calibration: Calibration) -> OperatingPoint:
     shallow, deep = point.shallow, point.deep
     if shallow is not None and not shallow.block:
         shallow = replace(shallow, block=calibration.coverage)
-    if deep is not None and not deep.kappa:
-        deep = replace(deep, kappa=calibration.kappa)
+    if deep is not None:
+        deep = _resolved_deep(deep, 1.0 if shallow is None else shallow.rho, calibration)
     smoothing = calibration.smoothing if point.smoothing is None else point.smoothing
     return replace(point, shallow=shallow, deep=deep, smoothing=smoothing)
 
 
+def _resolved_deep(deep: DeepBudget, rho: float, calibration: Calibration) -> DeepBudget:
+    """The deep budget behind a shallow router that keeps a share `rho`, with the checkpoint's constants."""
+    if deep.evidence == "absolute" and not calibration.evidence:
+        deep = replace(deep, evidence="both")
+    if deep.kappa:
+        return deep
+    if deep.evidence != "absolute":
+        return replace(deep, kappa=calibration.kappa)
+    rhos, centres, temperatures = (list(column) for column in zip(*calibration.evidence, strict=True))
+    centre, temperature = (float(np.interp(rho, rhos, values)) for values in (centres, temperatures))
+    low, high = ABSOLUTE_SHARES
+    return replace(deep, rho_min=low, rho_max=high, centre=centre, temperature=temperature, kappa=1.0)
+
+
 def with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields read from JSON, lists turned back into tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    return {key: _with_tuples(value) for key, value in fields.items()}
+
+
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

@@ -14,6 +14,7 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.routing.grid import Grid
+from keepad.routing.smoothing import smooth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -175,6 +176,21 @@ def on_grid(scores: Array, cells: Array, live: Array, grid: Grid) -> Array:
     return spread
 
 
+def smooth_scores(scores: Array, cells: Array, grid: Grid, sigma: float) -> Array:
+    """(m,) scores of the cells that count, smoothed on the grid: a defect spans patches, the noise of a score does not.
+
+    Args:
+        scores: (m,) scores.
+        cells: (m,) grid indices of the cells, ascending.
+        grid: Rows and columns.
+        sigma: Of the Gaussian, in patches; 0 returns the scores.
+    """
+    if sigma <= 0:
+        return scores
+    smoothed: Array = smooth(on_grid(scores, cells, cells, grid).reshape(grid), sigma).reshape(-1)[cells]
+    return smoothed
+
+
 class Upsampler:
     """Patch maps at pixel size: Gaussian smoothing on the patch grid, then bilinear interpolation.
 
@@ -199,15 +215,6 @@ class Upsampler:
         return clipped
 
 
-def smooth(maps: Array, sigma: float) -> Array:
-    """Separable Gaussian on (..., rows, columns), cut at four sigma, edges repeated; sigma 0 returns the maps."""
-    if sigma <= 0:
-        return maps
-    down, across = (_gaussian(cells, sigma) for cells in maps.shape[-2:])
-    smoothed: Array = np.einsum("...ic,jc->...ij", np.einsum("ir,...rc->...ic", down, maps), across)
-    return smoothed
-
-
 def _stretch(values: Array, patch: int) -> Array:
     """(cells * patch, m) lines interpolated between the centres of (cells, m); edges repeated."""
     cells, width = values.shape
@@ -219,18 +226,6 @@ def _stretch(values: Array, patch: int) -> Array:
     np.multiply((values[1:] - values[:-1])[:, None], share[:, None], out=between)
     between += values[:-1, None]
     return lines
-
-
-@lru_cache(maxsize=32)
-def _gaussian(cells: int, sigma: float) -> Array:
-    """(cells, cells) weights of a Gaussian cut at four sigma, edges repeated."""
-    radius = max(1, int(4 * sigma + 0.5))
-    offset = np.arange(-radius, radius + 1)
-    kernel = np.exp(-0.5 * (offset / sigma) ** 2)
-    weights = np.zeros((cells, cells), dtype=np.float32)
-    for step, weight in zip(offset, kernel / kernel.sum(), strict=True):
-        np.add.at(weights, (np.arange(cells), np.clip(np.arange(cells) + step, 0, cells - 1)), weight)
-    return weights
 
 
 def _logit(values: Any) -> Any:

@@ -144,6 +144,9 @@ class Steps(Protocol):
     def risk_step(self, tokens: Any) -> list[Array]:
         """(m,) risks of the live cells that enter the deep router."""
 
+    def unusual_step(self, tokens: Any) -> list[Array]:
+        """(m,) dissimilarity of the live cells to the rest of their image, as they enter the deep router."""
+
     def entry_step(self, tokens: Any) -> list[Array]:
         """(m, C) tokens of the live cells, as they enter a router."""
 

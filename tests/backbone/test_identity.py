@@ -19,7 +19,8 @@ from keepad.backbone.identity import digest_of, fingerprint_of, relative_differe
 from keepad.backbone.weights import load_weights
 from keepad.checkpoint import CheckpointInfo
 from keepad.errors import KeepADError
-from keepad.presets import Calibration, LogitScale, Placement
+from keepad.logit_scale import LogitScale
+from keepad.presets import Calibration, Placement
 from random_weights import lively
 
 TINY = "vit_tiny_patch16_224"

@@ -48,6 +48,24 @@ def test_results_equal_those_of_torch_at_every_point(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_smoothed_scores_and_absolute_evidence_choose_as_torch_does(
+    tiny: Network, folders: dict[str, Path], pixels: Array, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = open_network(folders[engine])
+    rows = ((0.3, 0.2, 0.05), (0.7, 0.1, 0.05))
+    calibration = replace(tiny.calibration, landmarks=2, score_smoothing=1.0, evidence=rows)
+    monkeypatch.setattr(tiny, "calibration", calibration)
+    network.calibration = calibration
+    points = [POINTS["prune30"], POINTS["prune70"]]
+    expected, actual = tiny.infer(pixels, points), network.infer(pixels, points)
+    for point in points:
+        for a, b in zip(expected[point.name], actual[point.name], strict=True):
+            assert a.evidence == pytest.approx(b.evidence, abs=1e-4)
+            np.testing.assert_array_equal(a.survivors_shallow, b.survivors_shallow)
+            np.testing.assert_array_equal(a.survivors, b.survivors)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("budget", [None, PixelBudget()])
 def test_padding_tokens_change_nothing(
     folders: dict[str, Path], pixels: Array, engine: str, budget: PixelBudget | None, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.presets import DeepBudget
-from keepad.routing import choose_blocks, evidence_of, keep_deep, token_budget
+from keepad.routing import absolute_evidence, choose_blocks, evidence_of, keep_deep, token_budget
 from live_grids import block_of, live_tokens
 
 
@@ -57,6 +57,23 @@ def test_published_evidence_falls_when_a_few_outliers_are_added() -> None:
     outliers = risk.copy()
     outliers[:6] += 8
     assert evidence_of(outliers) < evidence_of(risk) - 1e-3
+
+
+@given(st.lists(st.floats(0, 2, width=32), min_size=1, max_size=60), st.data())
+def test_absolute_evidence_falls_with_no_token(values: list[float], data: st.DataObject) -> None:
+    before = np.array(values, dtype=np.float32)
+    place, more = data.draw(st.integers(0, len(values) - 1)), data.draw(st.floats(0, 1, width=32))
+    raised = before.copy()
+    raised[place] += np.float32(more)
+    assert absolute_evidence(raised, 400) >= absolute_evidence(before, 400) - 1e-9
+
+
+def test_a_needle_raises_absolute_evidence() -> None:
+    surface = np.random.default_rng(0).uniform(0.1, 0.2, 400).astype(np.float32)
+    needle = surface.copy()
+    needle[7] = 0.9
+    assert absolute_evidence(needle, 400) > absolute_evidence(surface, 400) + 0.05
+    assert absolute_evidence(surface, 400) == pytest.approx(np.sort(surface)[-12:].mean(), abs=1e-7)  # 3 % of the grid
 
 
 @given(st.floats(0, 1), st.integers(1, 5000))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from keepad.presets import Calibration, LogitScale, Placement
+from keepad.logit_scale import LogitScale
+from keepad.presets import Calibration, Placement
 from keepad.scoring import image_score
 from keepad.training.calibration import HeldOutLogits, calibrate, fit_scales, score_held_out
 from keepad.training.dataset import Annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from keepad.presets import LogitScale
+from keepad.logit_scale import LogitScale
 from keepad.training.head_bank import HeadBank, bank_responses, head_from
 
 LAYERS = (6, 9)

@@ -37,6 +37,20 @@ def test_without_relaxation_it_is_the_pass_of_inference(
         np.testing.assert_allclose(student.maps[i].view(tiny.grid).numpy(), result.patch_map, atol=1e-6, rtol=1e-5)
 
 
+def test_smoothed_scores_and_absolute_evidence_choose_as_in_inference(
+    tiny: Network, pixels: np.ndarray, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ((0.3, 0.2, 0.05), (0.7, 0.1, 0.05))
+    calibration = replace(tiny.calibration, landmarks=2, score_smoothing=1.0, evidence=rows)
+    monkeypatch.setattr(tiny, "calibration", calibration)
+    point = replace(POINTS["prune50"], pixels=None)
+    with torch.no_grad():
+        student = sparse_pass(tiny, tiny.encode(images), point, relaxed=False)
+    for i, result in enumerate(tiny.infer(pixels, [point])["prune50"]):
+        np.testing.assert_array_equal(student.entered[i], result.survivors_shallow)
+        np.testing.assert_array_equal(student.survivors[i], result.survivors)
+
+
 def test_a_presence_of_one_is_the_plain_block(tiny: Network, images: torch.Tensor) -> None:
     with torch.no_grad():
         tokens = tiny.encode(images).gather([np.arange(0, 99, 2), np.arange(40)])  # a ragged batch

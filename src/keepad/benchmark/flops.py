@@ -123,7 +123,8 @@ def count_flops(network: Network, inference: Inference, point: OperatingPoint) -
     if point.shallow is not None:
         selectors += 2 * _linear_weights(network.shallow) + 2 * embedded * width
         if network.shallow.dissimilarity is not None:
-            selectors += 2 * embedded * int(is_landmark(counted, (rows, columns)).sum()) * width
+            landmarks = int(is_landmark(counted, (rows, columns), network.calibration.landmarks).sum())
+            selectors += 2 * embedded * landmarks * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(network.deep) + 2 * 2 * shallow * width
     uses_entry = network.head.uses_entry or network.deep.dissimilarity is not None

@@ -102,7 +102,7 @@ class SegmentSteps:
 
     def shallow_step(self, tokens: EngineTokens) -> list[Array]:
         """(m,) scores of the live cells."""
-        landmarks = np.flatnonzero(is_landmark(tokens.cells, self._grid))
+        landmarks = np.flatnonzero(is_landmark(tokens.cells, self._grid, self.calibration.landmarks))
         if len(landmarks) < _FEWEST_LANDMARKS:  # a sliver of a tile, beside the lattice
             landmarks = np.linspace(0, len(tokens.cells) - 1, _FEWEST_LANDMARKS).round().astype(np.int64)
         (scores,) = self._segments(SCORES)(**tokens.inputs(self._multiple), landmarks=landmarks)
@@ -117,6 +117,11 @@ class SegmentSteps:
         """(m,) risks of the live cells, which the middle segment has computed already."""
         assert tokens.risk is not None
         return [tokens.risk]
+
+    def unusual_step(self, tokens: EngineTokens) -> list[Array]:
+        """(m,) dissimilarity of the live cells, which the middle segment has computed already."""
+        assert tokens.entry is not None
+        return [tokens.entry]
 
     def entry_step(self, tokens: EngineTokens) -> list[Array]:
         """(m, C) tokens of the live cells, as they enter a router."""
@@ -184,6 +189,10 @@ class BatchSteps:
     def risk_step(self, tokens: EngineBatch) -> list[Array]:
         """(m,) risks of the live cells of each image."""
         return [self._single.risk_step(own)[0] for own in tokens.images]
+
+    def unusual_step(self, tokens: EngineBatch) -> list[Array]:
+        """(m,) dissimilarity of the live cells of each image."""
+        return [self._single.unusual_step(own)[0] for own in tokens.images]
 
     def entry_step(self, tokens: EngineBatch) -> list[Array]:
         """(m, C) tokens of the live cells of each image, as they enter a router."""

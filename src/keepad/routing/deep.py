@@ -46,6 +46,20 @@ def evidence_of(risk: Array, tail: float = 0.03, kind: str = "both") -> float:
     return float({"both": (dispersion + upper_tail) / 2, "var": dispersion, "tail": upper_tail}[kind])
 
 
+def absolute_evidence(dissimilarity: Array, cells: int, tail: float = 0.03) -> float:
+    """E(I) on a scale that all images share: mean dissimilarity of the most unusual tokens, (n,) -> [0, 2].
+
+    It falls with none of them: a token that grows more unusual, or one more unusual token, can only raise it.
+
+    Args:
+        dissimilarity: (n,) of the live tokens to the rest of their image.
+        cells: Cells of the grid, of which a share `tail` counts, so that its number does not depend on pruning.
+        tail: That share.
+    """
+    count = min(len(dissimilarity), max(1, math.ceil(tail * cells)))
+    return float(np.partition(dissimilarity, -count)[-count:].astype(np.float64).mean())
+
+
 def token_budget(evidence: float, live: int, budget: DeepBudget) -> int:
     """Tokens, of `live`, that an image with this evidence keeps."""
     gate = 1 / (1 + math.exp(-max(-60.0, min(60.0, (evidence - budget.centre) / budget.temperature))))

@@ -15,7 +15,7 @@ Grid = tuple[int, int]
 Index = TypeVar("Index", "Tensor", Array)
 Values = TypeVar("Values", "Tensor", Array)
 
-_LANDMARK_STRIDE = 3  # one patch in nine is a landmark
+_LANDMARK_STRIDE = 3  # where one cell in nine is a landmark
 _EPS = 1e-6
 
 
@@ -34,8 +34,19 @@ def cell_ids(index: Index, grid: Grid, cells: int) -> Index:
     return coarse
 
 
-def is_landmark(index: Index, grid: Grid) -> Index:
-    """(n,) whether a patch lies on the landmark lattice: every third row and column."""
+def is_landmark(index: Index, grid: Grid, one_in: int = 9) -> Index:
+    """(n,) whether a cell is a landmark: every third of every third row, or every other cell like a chessboard.
+
+    A regular texture can fall between the landmarks of every third row; a chessboard leaves it no gaps.
+
+    Args:
+        index: (n,) grid indices.
+        grid: Rows and columns.
+        one_in: One in how many cells is a landmark, 9 or 2.
+    """
+    if one_in == 2:
+        chess: Index = (index // grid[1] + index % grid[1]) % 2 == 0
+        return chess
     middle = _LANDMARK_STRIDE // 2
     row, column = index // grid[1] % _LANDMARK_STRIDE, index % grid[1] % _LANDMARK_STRIDE
     landmark: Index = (row == middle) & (column == middle)

@@ -52,6 +52,7 @@ class ShallowSelector(VisualScore):
         grid: tuple[int, int],
         merge: Merge | None = None,
         landmarks: Tensor | None = None,
+        one_in: int = 9,
     ) -> Tensor:
         """Scores of the live cells of one image, (n, C) -> (m,).
 
@@ -61,11 +62,12 @@ class ShallowSelector(VisualScore):
             grid: Rows and columns of the grid.
             merge: Which token each cell uses; None if each has its own.
             landmarks: Positions of the landmarks among the cells; computed here if None.
+            one_in: One in how many cells is a landmark.
         """
         score = _per_cell(super().forward(x, None if merge is None else merge.size), merge)
         if self.dissimilarity is None:
             return score
-        dissimilarity = dissimilarity_to_landmarks(x, index, grid, merge=merge, landmarks=landmarks)
+        dissimilarity = dissimilarity_to_landmarks(x, index, grid, merge=merge, landmarks=landmarks, one_in=one_in)
         return score + self.dissimilarity * standardise(dissimilarity)
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from keepad.head import PrototypeHead
-from keepad.presets import TEMPERATURE, LogitScale
+from keepad.logit_scale import TEMPERATURE, LogitScale
 
 
 class HeadBank(nn.Module):

@@ -132,6 +132,8 @@ class RouterRecipe:
         point: Operating point of training and validation.
         rescue: Tokens that the shallow router keeps beyond coverage in training; the point's own number if None.
         grades: Change of a recovered response, in logits, per deviation of the shallow score and of the risk.
+        landmarks: One in how many cells is a landmark of the shallow router, 9 or 2.
+        score_smoothing: Sigma of a Gaussian on the scores of the shallow router, in patches.
         images: Largest number of images per epoch, drawn evenly; all if None.
         losses: Weight of each loss beside detection.
         points: Operating points to calibrate; the second one sets the thresholds.
@@ -143,8 +145,8 @@ class RouterRecipe:
         hard_choice: Training chooses tokens by the scores that inference sees, instead of by those of rows that its
             soft masks have scaled.
         keep_epoch: Epoch that is kept, counted from 1; the best in validation if None.
-        tuned: Choose the place of the shallow router, coverage, kappa and grades on the source (see
-            `keepad.training.router_tuning`); the values here are where the search starts.
+        tuned: Choose the place of the shallow router, smoothing of its scores, coverage, kappa and grades on the source
+            (see `keepad.training.router_tuning`); the values here are where the search starts.
     """
 
     name: str
@@ -157,6 +159,8 @@ class RouterRecipe:
     point: str = "paper70"
     rescue: int | None = 64
     grades: tuple[float, float] = (0.0, 0.0)
+    landmarks: int = 9
+    score_smoothing: float = 0.0
     images: int | None = None
     losses: tuple[tuple[str, float], ...] = (("flops", 0.45), ("preserve", 0.22), ("teacher", 0.60), ("mask", 0.25))
     points: tuple[str, ...] = ("paper30", "paper50", "paper70")
@@ -191,6 +195,8 @@ ROUTER_RECIPES: dict[str, RouterRecipe] = {
         point="prune70",
         rescue=None,
         grades=(0.25, 1.0),
+        landmarks=2,
+        score_smoothing=1.0,
         images=240,
         points=("prune30", "prune50", "prune70"),
         refit=False,

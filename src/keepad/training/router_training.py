@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from keepad.tokens import Tokens
 from keepad.training.calibration import calibrate, with_thresholds
 from keepad.training.dataset import CachedImage, Source, balanced, folds_of, masks_of
 from keepad.training.epochs import EpochLoop, RunOptions
+from keepad.training.evidence import fit_evidence
 from keepad.training.feature_cache import FeatureCache
 from keepad.training.losses import dice, focal, label_cross_entropy, mask_loss, preserve_loss, teacher_loss
 from keepad.training.plan import RouterPlan
@@ -183,7 +184,12 @@ class RouterTraining:
         """
         indices = balanced(self._source, range(len(self._source.images)), _CALIBRATED)
         points = [operating_point(name) for name in self._recipe.points]
-        usual, start = min(1, len(points) - 1), self._network.calibration
+        network = self._network
+        if any(point.deep is not None and point.deep.evidence == "absolute" for point in points):
+            normal = np.array([self._source.images[i].label == 0 for i in indices])
+            rows = fit_evidence(network, [partial(self._load, [i]) for i in indices], normal, points)
+            network.calibration = replace(network.calibration, evidence=rows)
+        usual, start = min(1, len(points) - 1), network.calibration
         run = run_points if self._recipe.refit else run_from_pixels
         with progress("calibration", len(indices)) as advance:
             runs = run(self._network, self._validation, indices, points, advance=advance)

@@ -1,4 +1,4 @@
-"""Tuning of the routers: place of the shallow router, coverage, kappa and grades, chosen on the source.
+"""Tuning of the routers: place and smoothing of the shallow router, coverage, kappa and grades, chosen on the source.
 
 The rule, the same for every backbone and source: a choice is worth the mean of image AUROC, patch AUROC and DTR on
 source images whose product the head was not trained on, less the share of defects that it loses whole and what its
@@ -20,7 +20,7 @@ from keepad.training.results import RouterValidation
 from keepad.training.tuning import PRICE
 from keepad.training.validation import ValidationSet, run_points
 
-IMAGES = 64  # source images of a trial
+IMAGES = 120  # source images of a trial
 _LARGEST_KEEP = 0.20  # of prune70; a choice that keeps more is not the point that its name promises
 _LARGEST_COST = 0.42  # the same for its FLOPs, as a share of the dense pass: the paper's saving of 2.4 times
 _SHALLOW = (3, 4, 5, 6)  # blocks that the shallow router may precede
@@ -32,18 +32,21 @@ class RouterChoice:
 
     Attributes:
         shallow: Block that the shallow router precedes.
+        score_smoothing: Sigma of a Gaussian on its scores, in patches.
         coverage: Side of the coverage blocks, in patches.
         kappa: Exponent of the deep budget.
         grades: Change of a recovered response per deviation of the shallow score and of the risk, in logits.
     """
 
     shallow: int
+    score_smoothing: float
     coverage: int
     kappa: float
     grades: tuple[float, float]
 
 
 _CANDIDATES: dict[str, tuple[Any, ...]] = {
+    "score_smoothing": (0.0, 0.7, 1.0, 1.5),
     "coverage": (2, 3),
     "kappa": (0.5, 0.58, 0.65),
     "grades": ((0.0, 0.0), (0.25, 0.5), (0.25, 1.0)),
@@ -93,7 +96,13 @@ def tune_routers(
         initialise: Gives the network initial selectors for its placement.
     """
     calibration, trials = network.calibration, list[RouterTrial]()
-    start = RouterChoice(network.placement.shallow, calibration.coverage, calibration.kappa, calibration.grades)
+    start = RouterChoice(
+        network.placement.shallow,
+        calibration.score_smoothing,
+        calibration.coverage,
+        calibration.kappa,
+        calibration.grades,
+    )
 
     def attempt(choice: RouterChoice) -> RouterTrial:
         known = next((trial for trial in trials if trial.choice == choice), None)
@@ -130,7 +139,11 @@ def adopt(network: Network, choice: RouterChoice, initialise: Callable[[], None]
     moved = network.placement.shallow != choice.shallow
     network.placement = replace(network.placement, shallow=choice.shallow)
     network.calibration = replace(
-        network.calibration, coverage=choice.coverage, kappa=choice.kappa, grades=choice.grades
+        network.calibration,
+        score_smoothing=choice.score_smoothing,
+        coverage=choice.coverage,
+        kappa=choice.kappa,
+        grades=choice.grades,
     )
     if moved:
         initialise()

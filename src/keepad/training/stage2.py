@@ -55,7 +55,10 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
     info = replace(info, placement=placement, name=plan.out.stem)
     network = assemble(backbone, info, tensors, source=plan.detector.name).to(fabric.device)
     fresh_selectors(network, plan)
-    network.calibration = replace(network.calibration, grades=plan.recipe.grades)
+    recipe = plan.recipe
+    network.calibration = replace(
+        network.calibration, grades=recipe.grades, landmarks=recipe.landmarks, score_smoothing=recipe.score_smoothing
+    )
     tuned = plan.recipe.tuned and plan.shallow is None
 
     cache = FeatureCache(backbone, origin.digest, plan.cache, plan.cache_limit)

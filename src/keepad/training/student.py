@@ -12,7 +12,8 @@ from keepad.arrays import Array
 from keepad.network import Network, Responses
 from keepad.presets import OperatingPoint, resolved
 from keepad.recovery import RouterScores, recover
-from keepad.routing import Grid, keep_deep, keep_shallow, standardise
+from keepad.routing import Grid, absolute_evidence, keep_deep, keep_shallow, standardise
+from keepad.routing.smoothing import gaussian
 from keepad.tokens import Tokens
 from keepad.training.relaxation import BlockValues, deep_presence, shallow_presence
 
@@ -58,7 +59,9 @@ def sparse_pass(
     assert point.deep is not None
     grid, shallow_budget, deep_budget = tokens.grid, point.shallow, point.deep
 
-    scores, cells = network.shallow_scores(tokens), tokens.indices()
+    sigma = network.calibration.score_smoothing
+    scores = [_smoothed(own, grid, sigma) for own in network.shallow_scores(tokens)]
+    cells = tokens.indices()
     keep = [keep_shallow(_array(s), c, grid, shallow_budget) for s, c in zip(scores, cells, strict=True)]
     shallow = [
         shallow_presence(s, k, BlockValues.of(c, grid, shallow_budget.block, s.device))
@@ -72,7 +75,13 @@ def sparse_pass(
         with torch.no_grad():
             seen = network.middle(entering)
     risks, entered = network.risks(seen), tokens.indices()
-    choices = [keep_deep(_array(r), c, grid, deep_budget) for r, c in zip(risks, entered, strict=True)]
+    evidence: list[float | None] = [None] * len(risks)
+    if deep_budget.evidence == "absolute":
+        unusual = network.unusual_step(seen)
+        evidence = [absolute_evidence(own, grid[0] * grid[1], deep_budget.tail) for own in unusual]
+    choices = [
+        keep_deep(_array(r), c, grid, deep_budget, own) for r, c, own in zip(risks, entered, evidence, strict=True)
+    ]
     deep = [
         deep_presence(r, c, grid, deep_budget, choice.target)
         for r, c, choice in zip(risks, entered, choices, strict=True)
@@ -91,6 +100,14 @@ def sparse_pass(
         grades = network.calibration.grades
         maps.append(recover(values, survivors[i], grid, mode=point.recovery, scores=known, grades=grades).flatten())
     return SparsePass(torch.stack(maps), responses, shallow, deep, entered, survivors, grid)
+
+
+def _smoothed(scores: Tensor, grid: Grid, sigma: float) -> Tensor:
+    """(N,) scores of all cells, smoothed as `recovery.smooth_scores` does, with gradients."""
+    if sigma <= 0:
+        return scores
+    down, across = (torch.from_numpy(gaussian(cells, sigma)).to(scores) for cells in grid)
+    return (down @ scores.view(grid) @ across.T).flatten()
 
 
 def _take(values: Sequence[Tensor], keep: Sequence[Array]) -> list[Tensor]:
