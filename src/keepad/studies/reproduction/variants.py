@@ -240,13 +240,13 @@ def _share(values: Mapping[str, Any]) -> float:
 
 
 def evidence_centres(base: Base, images: Callable[[], Sequence[Array]]) -> dict[str, float]:
-    """For either statistic alone, the centre at which its mean share on source images is that of both."""
+    """For either statistic alone, the centre at which its mean share on source images is that of the full method."""
     chosen = images()
-    evidences = {}
-    for kind in ("both", "var", "tail"):
+    evidences, own = {}, base.deep.evidence
+    for kind in (own, "var", "tail"):
         point = base.named(kind, deep=replace(base.deep, evidence=kind))
         evidences[kind] = _evidences(base.network, point, chosen)
-    goal = _mean_share(evidences["both"], base.deep)
+    goal = _mean_share(evidences[own], base.deep)
 
     def centre(kind: str) -> float:
         # The share falls as the centre rises.
