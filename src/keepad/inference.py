@@ -226,13 +226,13 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
     evidence: Sequence[float | None] = [None] * len(live)
     if point.shallow is not None and early.scores is not None:
         scores = fused_scores(early.scores, live, early.entry or [], grid, bank, corners) if fused else early.scores
-        scores = [smooth_scores(*each, grid, sigma) for each in zip(scores, live, strict=True)]
+        smoothed = [smooth_scores(*each, grid, sigma) for each in zip(scores, live, strict=True)]
         if corners is None:
-            own = zip(scores, live, counted, strict=True)
-            keep = [keep_shallow(score, cells, grid, point.shallow, every) for score, cells, every in own]
+            own = zip(scores, live, counted, smoothed, strict=True)
+            keep = [keep_shallow(score, cells, grid, point.shallow, *rest) for score, cells, *rest in own]
         else:
             count = sum(len(index) for index in tokens.indices())
-            keep = share_shallow(scores, live, grid, point.shallow, corners, count)
+            keep = share_shallow(smoothed, live, grid, point.shallow, corners, count)
         tokens, every = tokens.gather(keep), live
         live = [cells[own] for cells, own in zip(live, keep, strict=True)]
         rows = zip(scores, every, live, strict=True)

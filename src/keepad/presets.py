@@ -336,7 +336,7 @@ class Calibration:
         coverage: Side of the coverage blocks, in patches, at points that name none.
         kappa: Exponent of the deep budget at points that name none.
         landmarks: One in how many cells is a landmark of the shallow router: 9 or 2 (see `routing.grid.is_landmark`).
-        score_smoothing: Sigma of a Gaussian on the scores of the shallow router, in patches; 0 is off.
+        score_smoothing: Sigma of a Gaussian on the scores that rescue goes by, in patches; 0 is off.
         evidence: Rows of (rho, centre, temperature): the controller of absolute evidence behind a shallow router with
             that rho, ascending; empty where the evidence is the published one.
     """

@@ -63,6 +63,16 @@ def test_rescue_spends_the_residual_by_score() -> None:
     """)
 
 
+def test_coverage_goes_by_the_scores_and_rescue_by_the_smoothed_ones() -> None:
+    scores = np.array([9, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 5], dtype=np.float32)
+    smoothed = np.zeros(16, dtype=np.float32)
+    smoothed[[2, 3]] = 1.0  # where the scores themselves see nothing
+    budget = ShallowBudget(rho=5 / 16, diversity=0)
+    kept = keep_shallow(scores, np.arange(16), (4, 4), budget, smoothed=smoothed)
+    assert kept.tolist() == [0, 2, 6, 8, 15]  # the best of every 2x2 block, and one of the smoothed scores' own
+    assert keep_shallow(scores, np.arange(16), (4, 4), budget).tolist() == [0, 1, 6, 8, 15]
+
+
 def test_diversity_comes_before_score_and_takes_distinct_cells() -> None:
     # Four coarse cells, two slots: the runner-up of the best cell and the runner-up of the second best one.
     scores = """

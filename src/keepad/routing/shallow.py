@@ -22,17 +22,25 @@ def shuffled(positions: Array, seed: int, scores: Array) -> Array:
     return random.permutation(positions)
 
 
-def keep_shallow(scores: Array, cells: Array, grid: Grid, budget: ShallowBudget, counted: int | None = None) -> Array:
+def keep_shallow(
+    scores: Array,
+    cells: Array,
+    grid: Grid,
+    budget: ShallowBudget,
+    counted: int | None = None,
+    smoothed: Array | None = None,
+) -> Array:
     """Positions of the tokens of one image that stay, ascending.
 
     Ties go to the lower grid index.
 
     Args:
-        scores: (n,) visual scores of the live tokens.
+        scores: (n,) visual scores of the live tokens; coverage goes by them, so that a defect of one patch stays.
         cells: (n,) their grid indices, ascending.
         grid: Rows and columns.
         budget: Coverage and rescue.
         counted: Cells of which the budget is a share; all of the grid if None.
+        smoothed: (n,) the scores smoothed on the grid; rescue goes by them. The scores themselves if None.
     """
     order = np.argsort(-scores, kind="stable")  # from here on, tokens are known by their rank
     winners = first_of_each(block_ids(cells, grid, budget.block)[order])
@@ -40,9 +48,12 @@ def keep_shallow(scores: Array, cells: Array, grid: Grid, budget: ShallowBudget,
     target = min(shallow_target(budget.rho, grid if whole else (counted or 0, 1)), len(scores))
     if len(winners) >= target and not budget.strict:
         return np.sort(order[np.sort(winners)[:target]])
-    kept = np.zeros(len(scores), dtype=bool)
-    kept[winners] = True
+    covered = np.zeros(len(scores), dtype=bool)
+    covered[order[winners]] = True
     residual = target - len(winners)
+    if smoothed is not None:
+        order = np.argsort(-smoothed, kind="stable")
+    kept = covered[order]
     if residual > 0 and budget.seed is not None:
         kept[shuffled(np.flatnonzero(~kept), budget.seed, scores)[:residual]] = True
     elif residual > 0:

@@ -13,13 +13,13 @@ def smooth(maps: Array, sigma: float) -> Array:
     """Separable Gaussian on (..., rows, columns), cut at four sigma, edges repeated; sigma 0 returns the maps."""
     if sigma <= 0:
         return maps
-    down, across = (gaussian(cells, sigma) for cells in maps.shape[-2:])
+    down, across = (_gaussian(cells, sigma) for cells in maps.shape[-2:])
     smoothed: Array = np.einsum("...ic,jc->...ij", np.einsum("ir,...rc->...ic", down, maps), across)
     return smoothed
 
 
 @lru_cache(maxsize=32)
-def gaussian(cells: int, sigma: float) -> Array:
+def _gaussian(cells: int, sigma: float) -> Array:
     """(cells, cells) weights of a Gaussian cut at four sigma, edges repeated."""
     radius = max(1, int(4 * sigma + 0.5))
     offset = np.arange(-radius, radius + 1)

@@ -51,8 +51,9 @@ def _measure(network: Network, tokens: Tokens, point: OperatingPoint) -> tuple[f
     assert published.shallow is not None
     assert published.deep is not None
     grid, (cells,) = tokens.grid, tokens.indices()
-    scores = smooth_scores(network.shallow_step(tokens)[0], cells, grid, network.calibration.score_smoothing)
-    tokens = network.middle(tokens.gather([keep_shallow(scores, cells, grid, published.shallow)]))
+    (scores,) = network.shallow_step(tokens)
+    smoothed = smooth_scores(scores, cells, grid, network.calibration.score_smoothing)
+    tokens = network.middle(tokens.gather([keep_shallow(scores, cells, grid, published.shallow, smoothed=smoothed)]))
     (unusual,), (risk,) = network.unusual_step(tokens), network.risk_step(tokens)
     budget = token_budget(evidence_of(risk, published.deep.tail), len(risk), published.deep)
     return absolute_evidence(unusual, len(cells), published.deep.tail), budget / len(risk)

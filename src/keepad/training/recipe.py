@@ -133,7 +133,7 @@ class RouterRecipe:
         rescue: Tokens that the shallow router keeps beyond coverage in training; the point's own number if None.
         grades: Change of a recovered response, in logits, per deviation of the shallow score and of the risk.
         landmarks: One in how many cells is a landmark of the shallow router, 9 or 2.
-        score_smoothing: Sigma of a Gaussian on the scores of the shallow router, in patches.
+        score_smoothing: Sigma of a Gaussian on the scores that rescue goes by, in patches.
         images: Largest number of images per epoch, drawn evenly; all if None.
         losses: Weight of each loss beside detection.
         points: Operating points to calibrate; the second one sets the thresholds.

@@ -32,7 +32,7 @@ class RouterChoice:
 
     Attributes:
         shallow: Block that the shallow router precedes.
-        score_smoothing: Sigma of a Gaussian on its scores, in patches.
+        score_smoothing: Sigma of a Gaussian on the scores that rescue goes by, in patches.
         coverage: Side of the coverage blocks, in patches.
         kappa: Exponent of the deep budget.
         grades: Change of a recovered response per deviation of the shallow score and of the risk, in logits.

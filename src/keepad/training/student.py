@@ -11,9 +11,8 @@ from torch import Tensor
 from keepad.arrays import Array
 from keepad.network import Network, Responses
 from keepad.presets import OperatingPoint, resolved
-from keepad.recovery import RouterScores, recover
+from keepad.recovery import RouterScores, recover, smooth_scores
 from keepad.routing import Grid, absolute_evidence, keep_deep, keep_shallow, standardise
-from keepad.routing.smoothing import gaussian
 from keepad.tokens import Tokens
 from keepad.training.relaxation import BlockValues, deep_presence, shallow_presence
 
@@ -60,9 +59,12 @@ def sparse_pass(
     grid, shallow_budget, deep_budget = tokens.grid, point.shallow, point.deep
 
     sigma = network.calibration.score_smoothing
-    scores = [_smoothed(own, grid, sigma) for own in network.shallow_scores(tokens)]
-    cells = tokens.indices()
-    keep = [keep_shallow(_array(s), c, grid, shallow_budget) for s, c in zip(scores, cells, strict=True)]
+    scores, cells = network.shallow_scores(tokens), tokens.indices()
+    rows = [_array(own) for own in scores]
+    keep = [
+        keep_shallow(s, c, grid, shallow_budget, smoothed=smooth_scores(s, c, grid, sigma))
+        for s, c in zip(rows, cells, strict=True)
+    ]
     shallow = [
         shallow_presence(s, k, BlockValues.of(c, grid, shallow_budget.block, s.device))
         for s, k, c in zip(scores, keep, cells, strict=True)
@@ -100,14 +102,6 @@ def sparse_pass(
         grades = network.calibration.grades
         maps.append(recover(values, survivors[i], grid, mode=point.recovery, scores=known, grades=grades).flatten())
     return SparsePass(torch.stack(maps), responses, shallow, deep, entered, survivors, grid)
-
-
-def _smoothed(scores: Tensor, grid: Grid, sigma: float) -> Tensor:
-    """(N,) scores of all cells, smoothed as `recovery.smooth_scores` does, with gradients."""
-    if sigma <= 0:
-        return scores
-    down, across = (torch.from_numpy(gaussian(cells, sigma)).to(scores) for cells in grid)
-    return (down @ scores.view(grid) @ across.T).flatten()
 
 
 def _take(values: Sequence[Tensor], keep: Sequence[Array]) -> list[Tensor]:
