@@ -229,7 +229,7 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
         smoothed = [smooth_scores(*each, grid, sigma) for each in zip(scores, live, strict=True)]
         if corners is None:
             own = zip(scores, live, counted, smoothed, strict=True)
-            keep = [keep_shallow(score, cells, grid, point.shallow, *rest) for score, cells, *rest in own]
+            keep = [keep_shallow(score, cells, grid, point.shallow, n, rest) for score, cells, n, rest in own]
         else:
             count = sum(len(index) for index in tokens.indices())
             keep = share_shallow(smoothed, live, grid, point.shallow, corners, count)
