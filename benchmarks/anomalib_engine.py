@@ -1,6 +1,6 @@
 """anomalib's Engine beside `keepad evaluate`, on the same test images.
 
-    python benchmarks/anomalib_engine.py --data ../shared/data/mvtec --model exported --out docs/results/anomalib_engine.md
+    python benchmarks/anomalib_engine.py --data ../shared/data/mvtec --out docs/results/anomalib_engine.md
 
 `Engine().test` with anomalib's own MVTecAD data module and metrics, and `keepad evaluate`, measure the image AUROC of
 each class at one operating point, both without references. Needs anomalib.

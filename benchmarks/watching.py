@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rows = lines(results)
     ids, counts = {row["id"] for row in rows}, Counter(Path(row["uri"]).name.removeprefix("renamed-") for row in rows)
     return {
-        "command": command_line(["python", *sys.argv]),
+        "command": "PYTHONPATH=tests " + command_line(["python", *sys.argv]),
         "files": args.files,
         "kills": kills,
         "away": args.away,
