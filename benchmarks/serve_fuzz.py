@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import os
 import re
 import shutil
 import subprocess
@@ -47,7 +48,13 @@ def main() -> None:
         address = next((found[1] for line in lines if (found := re.match(r"listening on (\S+)/ ", line))), None)
         if address is None:
             sys.exit("the service did not start")
-        fuzzer = [program, "run", f"{address}/openapi.json", "--header", f"Authorization: Bearer {TOKEN}"]
+        fuzzer = [
+            os.path.abspath(program),
+            "run",
+            f"{address}/openapi.json",
+            "--header",
+            f"Authorization: Bearer {TOKEN}",
+        ]
         fuzzer += ["--checks", ",".join(CHECKS), "--max-examples", str(args.examples), "--seed", str(args.seed)]
         fuzzer += ["--phases", "examples,coverage,fuzzing"]
         with tempfile.TemporaryDirectory() as folder:  # it keeps examples and crashes where it runs
