@@ -2,7 +2,7 @@
 
 JPEG files (the demo images in rotation, each with its own noise) are scored by one process, by two, and by two actors
 of Ray where it is installed, at each operating point. Loading is timed apart: a run of all images is compared with one
-of a quarter of them. A worker is killed, then the main process, and rows are compared with those of `keepad predict`.
+of a tenth of them. A worker is killed, then the main process, and rows are compared with those of `keepad predict`.
 The page beside the JSON file projects the core hours of one process to a hundred million images. An interrupted run
 goes on with what is missing in the JSON file; without that file it starts anew.
 """
@@ -119,7 +119,7 @@ def measure(args: argparse.Namespace, content: dict[str, Any], folder: Path) -> 
     images, few = folder / "images", folder / "few"
     for each in (images, few):
         each.mkdir()
-    for path in write_images(images, args.count)[: args.count // 4]:
+    for path in write_images(images, args.count)[: args.count // 10]:
         shutil.copy(path, few)
     shared = ["--model", args.model] if args.model else []
     places = {"one process": ["--workers", 1], "two processes": ["--workers", 2]}
