@@ -158,7 +158,7 @@ def write(content: dict[str, Any], out: Path) -> None:
 
 def overhead(measured: dict[str, Any]) -> list[str]:
     """What Ray adds to two processes, as a sentence."""
-    places = list(measured.values())[-1]
+    places = list(measured.values())[-1] if measured else {}
     if not {"two processes", "two actors of Ray"} <= places.keys():
         return []
     two, ray = places["two processes"], places["two actors of Ray"]
