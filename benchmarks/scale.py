@@ -135,7 +135,7 @@ def measure(args: argparse.Namespace, content: dict[str, Any], folder: Path) -> 
             known[place] = timed(images, few, folder / f"{point}-{place}", own)
             print(point, place, known[place], flush=True)
             write(content, args.out)
-    wanted = [place for place in list(places)[1:] if place not in content["killed"] and "killed" in args.parts]
+    wanted = [place for place in list(places)[:0:-1] if place not in content["killed"] and "killed" in args.parts]
     if not wanted:
         return
     point = points[-1]
