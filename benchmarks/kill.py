@@ -1,8 +1,9 @@
 """Commands killed at random moments: `python benchmarks/kill.py --model EXPORTED --out docs/reliability/kill.json`.
 
-`keepad predict`, `evaluate`, `teach`, `score` and `watch` run over demo images, first undisturbed, then killed with
-signal 9 at moments drawn evenly over that time, then left to end. The results must be identical but for times. Two
-processes on one folder and a full disk follow. EXPORTED is a folder of `keepad export`, which starts in a second.
+`keepad predict`, `evaluate`, `train`, `teach`, `score` and `watch` run over demo images, first undisturbed, then killed
+with signal 9 at moments drawn evenly over that time, then left to end. The results must be identical but for times. Two
+processes on one folder and a full disk follow. EXPORTED is a folder of `keepad export`, which starts in a second. An
+interrupted run goes on with the commands that are missing in OUT; without that file it starts anew.
 """
 
 from __future__ import annotations
@@ -87,6 +88,15 @@ def taught(out: Path) -> Any:
     return {name: values.tobytes().hex() for name, values in load_file(out / "made.keepad").items()}
 
 
+def trained(out: Path) -> Any:
+    """The checkpoint's tensors, losses and metrics of all epochs, and names of all files beside it."""
+    tensors = {name: values.tobytes().hex() for name, values in load_file(out / "made.safetensors").items()}
+    return [tensors, json.loads((out / "made.json").read_text()), sorted(path.name for path in out.iterdir())]
+
+
+_TRAIN = ("--epochs", 3, "--classes", "gravel,fabric")
+
+
 def commands(model: str) -> list[Command]:
     """The commands, with an exported folder as their model."""
     own = ("--model", model, "--point", "prune70")
@@ -103,6 +113,32 @@ def commands(model: str) -> list[Command]:
                 *("--limit", 2, "--no-cases", "--out", out),
             ),
             lambda out: without_times(json.loads((out / "results.json").read_text())),
+        ),
+        Command(
+            "train detector",
+            lambda images, out: (
+                *(
+                    "train",
+                    "detector",
+                    "--data",
+                    images.parents[2] / "labelled",
+                    "--no-tune",
+                    "--image-size",
+                    140,
+                    *_TRAIN,
+                ),
+                *("--cache", out / "features", "--out", out / "made.safetensors"),
+            ),
+            trained,
+        ),
+        Command(
+            "train routers",
+            lambda images, out: (
+                *("train", "routers", "--detector", images.parents[2] / "dense.safetensors"),
+                *("--data", images.parents[2] / "labelled", *_TRAIN),
+                *("--cache", out / "features", "--out", out / "made.safetensors"),
+            ),
+            trained,
         ),
         Command("teach", lambda images, out: ("teach", images, "--out", out / "made.keepad", *own), taught),
         Command(
@@ -168,6 +204,7 @@ def killed(command: Command, images: Path, folder: Path, kills: int) -> dict[str
         difference = last or _difference(command.result(whole), command.result(out))
     words = [str(word) for word in command.words(Path("images/gravel/test"), Path("out"))]
     return {
+        "name": command.name,
         "command": command_line(words),
         "kills": done,
         "seconds": seconds,
@@ -233,28 +270,55 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="folder of keepad export")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--commands", default="predict,evaluate,teach,score,watch")
     args = parser.parse_args()
-    chosen = [command for command in commands(args.model) if command.name in args.commands.split(",")]
     content: dict[str, Any] = {"made_by": command_line(["python", *sys.argv]), "runs": [], "others": []}
+    if args.out.exists():
+        content = json.loads(args.out.read_text(encoding="utf-8"))
     folder = Path(tempfile.mkdtemp(prefix="keepad-kill-"))
     try:
         write_demo_images(folder / "images")
-        images = folder / "images" / "gravel" / "test"
-        for command in chosen:
-            content["runs"].append(killed(command, images, folder, args.kills))
-            print(json.dumps(content["runs"][-1]), flush=True)
-            if command.name in ("predict", "score", "evaluate", "watch"):
-                content["others"].append(two_at_once(command, images, folder))
-                print(content["others"][-1], flush=True)
-            if command.name in ("predict", "score"):
-                content["others"].append(full_disk(command, images, folder, 300 if command.name == "predict" else 12))
-                print(content["others"][-1], flush=True)
+        write_labelled(folder / "labelled")
+        for command in commands(args.model):
+            if command.name in [run["name"] for run in content["runs"]]:
+                continue
+            run, others = measured(command, folder, args.kills)
+            content["runs"].append(run)
+            content["others"] += others
+            print(json.dumps([run, *others], ensure_ascii=False), flush=True)
             args.out.parent.mkdir(parents=True, exist_ok=True)
             replace_text(args.out, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
             write_page(args.out.parent)
     finally:
         shutil.rmtree(folder)
+
+
+def write_labelled(folder: Path) -> None:
+    """Demo images of two seeds, so that there are enough defects to train on and to hold some out."""
+    for seed in (0, 1):
+        with tempfile.TemporaryDirectory() as name:
+            write_demo_images(name, seed)
+            for path in Path(name).rglob("*.png"):
+                copy = folder / path.relative_to(name).with_name(f"{seed}{path.name}")
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, copy)
+
+
+def measured(command: Command, folder: Path, kills: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What becomes of a command that is killed, that shares its folder, and that finds its disk full."""
+    images = folder / "images" / "gravel" / "test"
+    if command.name == "train routers":  # needs a detector
+        (stage1,) = (each for each in commands("") if each.name == "train detector")
+        (folder / "stage1").mkdir()
+        code, printed = finish(stage1.words(images, folder / "stage1"))
+        if code:
+            raise RuntimeError(f"no detector was trained: {printed}")
+        shutil.copy(folder / "stage1" / "made.safetensors", folder / "dense.safetensors")
+    run, others = killed(command, images, folder, kills), []
+    if command.name in ("predict", "score", "evaluate", "watch"):
+        others.append(two_at_once(command, images, folder))
+    if command.name in ("predict", "score"):
+        others.append(full_disk(command, images, folder, 300 if command.name == "predict" else 12))
+    return run, others
 
 
 if __name__ == "__main__":

@@ -55,9 +55,10 @@ def _watch(content: dict[str, Any]) -> str:
         f"## A watched folder\n\n`{content['command']}`\n\n"
         f"{content['files']} files, copied slowly, written in parts, moved in and renamed, while `keepad watch` was "
         f"killed {content['kills']} times: {content['results']} results, {content['files_with_one_result']} files with "
-        f"exactly one, {content['errors']} errors. A webhook that failed 30 times got {content['webhook']['got']} "
-        f"messages, {content['webhook']['missing']} results are missing. An MQTT topic, whose broker was away for more "
-        f"than {content['away']:.0f} s, got {content['mqtt']['got']}, {content['mqtt']['missing']} are missing. "
+        f"exactly one, {content['errors']} errors. A webhook that answered 503 for more than {content['away']:.0f} s "
+        f"({content['webhook']['refused']} times) got {content['webhook']['got']} messages, "
+        f"{content['webhook']['missing']} results are missing. An MQTT topic, whose broker was away for as long, got "
+        f"{content['mqtt']['got']}, {content['mqtt']['missing']} are missing. "
         f"SIGTERM ended the watch with code {content['exit_code_after_sigterm']}.\n"
     )
 

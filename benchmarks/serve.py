@@ -4,7 +4,7 @@ Four parts, on demo images as JPEG files, against a service in a process of its 
 many connections, interleaved with passes of the network as `keepad benchmark` times them. latency: at random times, at
 half of that rate. many: 10,000 requests, 1 % of them broken in ten ways; each answer is checked, and memory compared
 at a tenth and at the end. overload: four times the rate for five minutes; each answer is right, or 429.
-Writes OUT.json and OUT.md; an interrupted run goes on with the parts that are missing in OUT.json.
+Writes OUT.json and OUT.md; an interrupted run goes on with what is missing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import io
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -306,9 +307,9 @@ def to_markdown(results: dict[str, Any]) -> str:
         "",
         f"Made by `{results['command']}` with keepad {results['version']}.",
         "",
-        f"{results['machine']}; {results['runs_on']} at {results['point']}, batch {results['batch']}. Clients run on "
-        "the same machine and share its cores. Demo images as JPEG files; every score was compared with that of the "
-        "detector itself.",
+        f"{results['machine']}, load {results['load']:.1f} before; {results['runs_on']} at {results['point']}, batch "
+        f"{results['batch']}. Clients run on the same machine and share its cores. Demo images as JPEG files; every "
+        "score was compared with that of the detector itself.",
         "",
         "| what | measured | goal |",
         "| --- | --- | --- |",
@@ -374,13 +375,11 @@ def main() -> None:
     args = parser.parse_args()
     detector = keepad.load(args.model, point=args.point)
     file = args.out.with_suffix(".json")
-    try:
-        results = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        results = {"parts": {}}
+    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"parts": {}}
     results |= {
         "command": command_line(["python", *sys.argv]), "version": __version__, "point": args.point,
-        "machine": f"{cpu_name()}, {available_threads()} cores", "runs_on": detector.runs_on, "batch": args.batch,
+        "machine": f"{cpu_name()}, {available_threads()} cores", "load": os.getloadavg()[1],
+        "runs_on": detector.runs_on, "batch": args.batch,
     }  # fmt: skip
     good = good_samples(detector)
     for part in PARTS:

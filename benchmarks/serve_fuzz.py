@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 TOKEN = "only-for-this-run-of-the-fuzzer"
 CHECKS = (
@@ -33,6 +36,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--schemathesis", default="schemathesis", help="its command")
     args = parser.parse_args()
+    program = shutil.which(args.schemathesis)
+    if program is None:
+        sys.exit(f"there is no {args.schemathesis}; pip install schemathesis brings it")
     words = [sys.executable, "-m", "keepad", "serve", "--port", "0", "--token", TOKEN]
     words += [] if args.model is None else ["--model", args.model]
     service = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
@@ -42,10 +48,17 @@ def main() -> None:
         address = next((found[1] for line in lines if (found := re.match(r"listening on (\S+)/ ", line))), None)
         if address is None:
             sys.exit("the service did not start")
-        fuzzer = [args.schemathesis, "run", f"{address}/openapi.json", "--header", f"Authorization: Bearer {TOKEN}"]
+        fuzzer = [
+            os.path.abspath(program),
+            "run",
+            f"{address}/openapi.json",
+            "--header",
+            f"Authorization: Bearer {TOKEN}",
+        ]
         fuzzer += ["--checks", ",".join(CHECKS), "--max-examples", str(args.examples), "--seed", str(args.seed)]
         fuzzer += ["--phases", "examples,coverage,fuzzing"]
-        code = subprocess.run(fuzzer, check=False).returncode
+        with tempfile.TemporaryDirectory() as folder:  # it keeps examples and crashes where it runs
+            code = subprocess.run(fuzzer, cwd=folder, check=False).returncode
         connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
         connection.request("GET", "/v2/health/ready")
         if connection.getresponse().status != 200:

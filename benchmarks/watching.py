@@ -1,8 +1,8 @@
 """keepad watch under the worst: `python benchmarks/watching.py --model EXPORTED --out docs/reliability/watch.json`.
 
 Needs PYTHONPATH=tests and mosquitto. Hundreds of files are copied slowly, written in parts with pauses, moved in,
-renamed and touched, while the watch is killed and started again; a webhook fails and the MQTT broker is away for a
-while. Each file must have exactly one result in the JSONL file, and each receiver all results at least once. EXPORTED
+renamed and touched, while the watch is killed and started again; the webhook fails and the MQTT broker is away for a
+minute. Each file must have exactly one result in the JSONL file, and each receiver all results at least once. EXPORTED
 is a folder of `keepad export`.
 """
 
@@ -31,6 +31,7 @@ from keepad.files import replace_text
 from receivers import Broker, Receiver, lines, png, wait_for
 from reliability_page import write_page
 
+_FOREVER = 1_000_000
 _WAYS = ("whole", "slowly", "in parts", "moved in", "renamed")
 
 
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     feeder.start()
     results, kills, log = folder / "results.jsonl", 0, (folder / "log").open("w")
     receiver.codes = [503] * 20
+    refused = 20
     for _ in range(args.kills):
         process = subprocess.Popen(list(map(str, words)), stderr=log)
         time.sleep(generator.uniform(0.2, 1.0) * args.seconds)
@@ -103,10 +105,12 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         kills += 1
     process = subprocess.Popen(list(map(str, words)), stderr=log)
     broker.stop()
+    receiver.codes = [503] * _FOREVER
     feeder.join()
     time.sleep(args.away)
+    refused += _FOREVER - len(receiver.codes)
+    receiver.codes.clear()
     broker.start()
-    receiver.codes = [500] * 10
     wait_for(lambda: results.exists() and len(lines(results)) >= args.files, 900)
     wait_for(lambda: len({each["id"] for each in receiver.taken}) >= args.files, 300)
     wait_for(lambda: len({each["id"] for each in got}) >= args.files, 300)
@@ -119,7 +123,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rows = lines(results)
     ids, counts = {row["id"] for row in rows}, Counter(Path(row["uri"]).name.removeprefix("renamed-") for row in rows)
     return {
-        "command": command_line(["python", *sys.argv]),
+        "command": "PYTHONPATH=tests " + command_line(["python", *sys.argv]),
         "files": args.files,
         "kills": kills,
         "away": args.away,
@@ -127,7 +131,11 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "files_with_one_result": sum(count == 1 for count in counts.values()),
         "errors": sum(row["error"] is not None for row in rows),
         "ids_in_order": [row["id"] for row in rows] == sorted(ids, key=lambda each: int(each.rpartition("-")[2])),
-        "webhook": {"missing": len(ids - {each["id"] for each in receiver.taken}), "got": len(receiver.taken)},
+        "webhook": {
+            "missing": len(ids - {each["id"] for each in receiver.taken}),
+            "got": len(receiver.taken),
+            "refused": refused,
+        },
         "mqtt": {"missing": len(ids - {each["id"] for each in got}), "got": len(got)},
         "exit_code_after_sigterm": code,
     }
@@ -140,7 +148,9 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=500)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0, help="longest time between two kills")
-    parser.add_argument("--away", type=float, default=60.0, help="seconds without a broker once all files are there")
+    parser.add_argument(
+        "--away", type=float, default=60.0, help="seconds without webhook and broker once all files are there"
+    )
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="keepad-watch-"))
     try:

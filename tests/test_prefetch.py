@@ -30,6 +30,11 @@ def test_prefetching_keeps_the_order_and_stays_bounded() -> None:
     assert results == [-item for item in range(20)]
 
 
+def test_nothing_ahead_needs_no_thread() -> None:
+    own = threading.get_ident()
+    assert list(prefetch(lambda item: threading.get_ident(), range(3), 0)) == [own] * 3
+
+
 def test_an_error_is_raised_in_order_and_no_thread_is_left() -> None:
     def fail_at_two(item: int) -> int:
         if item == 2:

@@ -12,7 +12,11 @@ U = TypeVar("U")
 
 
 def prefetch(function: Callable[[T], U], items: Iterable[T], depth: int) -> Generator[U, None, None]:
-    """Results of `function` in order, computed in a background thread up to `depth` items ahead."""
+    """Results of `function` in order, computed in a background thread up to `depth` items ahead; in this one for 0."""
+    if not depth:  # a thread for nothing would be started and waited for, at every image of a service
+        for item in items:
+            yield function(item)
+        return
     waiting: deque[Future[U]] = deque()
     with ThreadPoolExecutor(1) as pool:
         try:

@@ -14,7 +14,7 @@ from scipy import ndimage
 
 from keepad.arrays import Array
 from keepad.errors import KeepADError
-from keepad.images import opened
+from keepad.images import MAX_PIXELS, opened
 
 _FORM = 'polygons as [[x, y], ...], as a list of these, or as {"polygons": [...]}'
 
@@ -87,15 +87,22 @@ class Roi:
 
 
 def roi_from(stored: dict[str, Any]) -> Roi:
-    """The region of interest that a profile keeps."""
+    """The region of interest that a profile keeps; a ValueError or TypeError where it is none."""
     return Roi(*(None if stored[name] is None else _shape_from(stored[name]) for name in ("include", "exclude")))
 
 
 def _shape_from(stored: dict[str, Any]) -> Shape:
     name = Path("the profile's own")
     if "polygons" in stored:
-        return Shape(name, polygons=tuple(np.array(corners, dtype=np.float64) for corners in stored["polygons"]))
+        polygons = tuple(np.array(corners, dtype=np.float64) for corners in stored["polygons"])
+        if not all(own.ndim == 2 and own.shape[1] == 2 and np.isfinite(own).all() for own in polygons):
+            raise ValueError("a polygon has corners of two numbers each")
+        return Shape(name, polygons=polygons)
     runs = np.array(stored["runs"], dtype=np.int64)
+    height, width = stored["size"]
+    # A few bytes of a file that lies must not become terabytes.
+    if runs.min() < 0 or not runs.sum() == height * width <= MAX_PIXELS:
+        raise ValueError("the runs of a mask do not fill its size")
     marked = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(stored["size"])
     return Shape(name, marked=marked)
 

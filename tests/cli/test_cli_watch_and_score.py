@@ -16,6 +16,8 @@ from keepad.cli import app
 from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.network import Network
+from keepad.scale import run
+from keepad.scale.run import DetectorOptions, Job, ScoreSummary
 from receivers import png
 
 
@@ -66,6 +68,21 @@ with stopping_on_signals() as stop:
     stop.wait(5)
 print("still there")
 """
+
+
+def test_engine_ray_means_on_ray(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[DetectorOptions, Job]] = []
+
+    def score(options: DetectorOptions, job: Job, *_: object) -> ScoreSummary:
+        asked.append((options, job))
+        return ScoreSummary()
+
+    monkeypatch.setattr(run, "score", score)
+    words = ["score", str(photos), "--to", str(tmp_path / "out"), "--engine", "ray", "--workers", "2"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    ((options, job),) = asked
+    assert (options.engine, job.on, job.workers) == ("auto", "ray", 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ import pytest
 from keepad.arrays import Array
 from keepad.detector import Detector
 from keepad.engines import open_network
+from keepad.engines.network import Lanes
 from keepad.engines.sessions import MULTIPLES
-from keepad.engines.steps import EngineTokens
+from keepad.engines.steps import EngineTokens, Segments
 from keepad.images import find_images, read_image, to_input
 from keepad.network import Network
 from keepad.presets import POINTS, PixelBudget
@@ -222,3 +224,23 @@ main()
     detector = Detector(open_network(folders["openvino"]))
     expected = [prediction.pred_score for prediction in detector.predict(image_folder)]
     assert [line["pred_score"] for line in lines] == expected
+
+
+def test_a_pass_shares_the_threads_while_others_came_lately() -> None:
+    now = 0.0
+    lanes = Lanes(lambda threads: cast(Segments, threads), 4, lambda: now)
+
+    def one(seconds: float) -> object:
+        nonlocal now
+        with lanes.taken() as threads:
+            now += seconds
+        return threads
+
+    assert [one(0.1) for _ in range(3)] == [4, 4, 4]  # one after the other: all threads
+    with lanes.taken() as first:
+        assert (first, one(0.1)) == (4, 2)
+    assert one(0.1) == 2  # alone, but another one was there a moment ago
+    assert [one(0.1) for _ in range(12)][-1] == 4
+    with lanes.taken(4) as batch:  # images of one batch say how many they are
+        assert batch == 1
+    assert one(0.1) == 4

@@ -7,15 +7,19 @@ import json
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import load, save
 from starlette.testclient import TestClient
 
 from keepad.detector import Detector
+from keepad.framing import framing_of
+from keepad.references.parts import framing_from
 from keepad.references.profile import Profile, read_profile
 from keepad.serve.service import Service
 from keepad.serve.settings import Limits
@@ -329,3 +333,78 @@ def test_baskets_and_jobs_that_are_not_there(client: TestClient, make_service: C
     with open_client(make_service(Limits(uploaded=3))) as small:
         answer = small.post("/baskets", files=form(*GOOD))
         assert (answer.status_code, "3 images" in answer.json()["error"]) == (413, True)
+
+
+@pytest.fixture(scope="module")
+def with_region(detector: Detector, tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    """A profile of images 60 x 70 that are looked at in their right part only."""
+    folder = tmp_path_factory.mktemp("region")
+    mask = np.zeros((60, 70), np.uint8)
+    mask[:, 30:] = 255
+    Image.fromarray(mask).save(folder / "mask.png")
+    looking = Detector(detector.network, "prune50", framing=framing_of(roi=folder / "mask.png"))
+    looking.teach([pixels(3 * number) for number in range(4)], say=lambda line: None).save(folder / "looking.keepad")
+    return read_profile(folder / "looking.keepad")  # which rounds its tokens
+
+
+def test_region_of_interest_of_a_profile_holds_in_the_service(
+    kept: tuple[TestClient, Service, Path], detector: Detector, with_region: Profile
+) -> None:
+    client, _, _ = kept
+    answer = client.put("/profiles/bolts", content=with_region.to_bytes())
+    assert answer.status_code == 201, answer.text
+    expected = Detector(detector.network, "prune50", framing=framing_from(with_region.settings["framing"]))
+    sent = pixels(2)  # its spot lies left and right of the edge
+    (result,) = client.post("/predict?profile=bolts", content=picture(2)).json()["results"]
+    assert result["pred_score"] == pytest.approx(expected.with_profile(with_region)(sent).pred_score, abs=1e-6)
+
+    other = picture(2, (30, 35))
+    assert "the mask" in client.post("/predict?profile=bolts", content=other).json()["error"]
+    assert scores(client.post("/predict", content=other).json())
+
+    whole = basket(client, ("more.png", picture(12)))
+    refused = client.post(f"/profiles/bolts/add?basket={whole}")
+    assert (refused.status_code, "?profile=" in refused.json()["error"]) == (409, True)
+    framed = client.post("/baskets?profile=bolts", files=form(("more.png", picture(12)))).json()["basket"]
+    assert client.post(f"/baskets?basket={framed}", files=form(("another.png", picture(15)))).status_code == 409
+    job = finished(client, client.post(f"/profiles/bolts/add?basket={framed}"))
+    assert (job["state"], len(job["result"]["images"])) == ("done", 5), job
+    many = form(*((f"{number}.png", picture(3 * number)) for number in range(20, 40)))
+    framed = client.post("/baskets?profile=bolts", files=many).json()["basket"]
+    job = finished(client, client.post(f"/profiles/bolts/calibrate?basket={framed}&false_alarms=0.1"))
+    assert job["state"] == "done", job
+
+
+def test_profile_of_tiles_is_refused(
+    kept: tuple[TestClient, Service, Path], detector: Detector, with_region: Profile
+) -> None:
+    client, _, _ = kept
+    tiled = replace(with_region, settings={"framing": {"fit": "squash", "tiles": [None, None], "roi": None}})
+    answer = client.put("/profiles/sheets", content=tiled.to_bytes())
+    assert (answer.status_code, "tiles" in answer.json()["error"]) == (400, True), answer.text
+
+
+def _looking(shape: object) -> dict[str, object]:
+    """What a profile with a region of interest keeps."""
+    return {"fit": "squash", "tiles": None, "roi": {"include": shape, "exclude": None}}
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        _looking({"size": [10**6, 10**6], "runs": [10**12]}),
+        _looking({"size": [4, 4], "runs": [20, -4]}),
+        _looking({"polygons": [[1, 2, 3]]}),
+        {"fit": "squash", "tiles": None, "roi": [1]},
+        {"fit": "stretched", "tiles": None, "roi": None},
+        {"roi": 1},
+        7,
+    ],
+)
+def test_framing_that_lies_is_refused(
+    kept: tuple[TestClient, Service, Path], with_region: Profile, framing: object
+) -> None:
+    client, _, _ = kept
+    lying = replace(with_region, settings={"framing": framing})
+    answer = client.put("/profiles/bolts", content=lying.to_bytes())
+    assert (answer.status_code, "damaged" in answer.json()["error"]) == (400, True), answer.text

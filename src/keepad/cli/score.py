@@ -46,6 +46,8 @@ def score(
     from keepad.scale.run import DetectorOptions, Job
     from keepad.scale.run import score as run
 
+    if engine == "ray":  # what many type first; Ray is where images are scored, whatever engine scores them
+        on, engine = "ray", "auto"
     chosen = chosen_point(point, None if profile is None else read_profile(profile), pixel_router)
     options = DetectorOptions(model, chosen, profile, engine, device, weights, threshold)
     job = Job(source, to, on, workers, output_format, shard, batch, maps)

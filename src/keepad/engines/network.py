@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from keepad.steps import WHOLE, Scope, Stages
 
 FEWEST_PATCHES = 90  # fewer may leave fewer tokens than dissimilarity has neighbours
 FEWEST_OF_TILE = 16  # budgets that tiles share leave at least twelve of them
+_LATELY = 10  # passes, after which it no longer counts how many were under way at once
 
 
 def open_network(folder: str | Path, *, threads: int | None = None) -> EngineNetwork:
@@ -59,7 +61,7 @@ class EngineNetwork:
         self.packages: tuple[str, ...] = (PACKAGES[info.engine],)
         self._folder, self._threads = folder, threads or available_threads()
         self.lanes = self._threads
-        self._lanes = _Lanes(self._sessions, self._threads)
+        self._lanes = Lanes(self._sessions, self._threads)
         with self._lanes.taken() as segments:
             segments("early")  # raises now if the engine is missing
 
@@ -179,16 +181,24 @@ class EngineNetwork:
         return session
 
 
-class _Lanes:
+class Lanes:
     """Sessions that passes take in turn: all threads for one that is alone, a share of them for each of several.
+
+    Where several were under way at once lately, one that happens to begin alone takes its share only: others will come
+    while it runs, and more threads than cores make all of them late.
 
     Args:
         open_sessions: Gives sessions with so many threads.
         threads: CPU threads.
+        clock: Seconds, never going back.
     """
 
-    def __init__(self, open_sessions: Callable[[int], Segments], threads: int) -> None:
-        self._open, self._threads = open_sessions, threads
+    def __init__(
+        self, open_sessions: Callable[[int], Segments], threads: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._open, self._threads, self._clock = open_sessions, threads, clock
+        self._most, self._since = 1, clock()  # passes at once lately, and when they were
+        self._seconds = 0.0  # of the last pass
         self._free: defaultdict[int, list[Segments]] = defaultdict(list)  # by number of threads
         self._running = 0
         self._changed = threading.Condition()
@@ -198,12 +208,15 @@ class _Lanes:
         """Sessions for one pass, once there is a thread for it.
 
         Args:
-            lanes: Passes that share the threads; those under way and this one if None.
+            lanes: Passes that share the threads; as many as there were at once lately if None.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._running < self._threads)
             self._running += 1
-            threads = self._threads // (self._running if lanes is None else lanes)
+            started = self._clock()
+            if lanes is None and (self._running >= self._most or started - self._since > _LATELY * self._seconds):
+                self._most, self._since = self._running, started
+            threads = self._threads // (self._most if lanes is None else lanes)
             free = self._free[threads]
             segments = free.pop() if free else self._open(threads)
         try:
@@ -212,6 +225,7 @@ class _Lanes:
             with self._changed:
                 free.append(segments)
                 self._running -= 1
+                self._seconds = self._clock() - started
                 self._changed.notify()
 
 

@@ -79,12 +79,22 @@ def framing_setting(framing: Framing) -> dict[str, Any]:
     return {} if stored is None else {"framing": stored}
 
 
-def framing_from(stored: dict[str, Any] | None) -> Framing:
-    """The framing that a profile keeps."""
+def framing_from(stored: object) -> Framing:
+    """The framing that a profile keeps.
+
+    Raises:
+        KeepADError: It is none.
+    """
     if stored is None:
         return Framing()
-    tiles = None if stored["tiles"] is None else Tiling(*stored["tiles"])
-    return Framing(stored["fit"], tiles, None if stored["roi"] is None else roi_from(stored["roi"]))
+    try:
+        kept = dict(stored)  # type: ignore[call-overload]
+        tiles = None if kept["tiles"] is None else Tiling(*kept["tiles"])
+        return Framing(kept["fit"], tiles, None if kept["roi"] is None else roi_from(kept["roi"]))
+    except (KeepADError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise KeepADError(
+            "the profile is damaged where it keeps fit, tiles and region of interest; make it again."
+        ) from error
 
 
 def check_framing(settings: dict[str, Any], framing: Framing) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from keepad.framing import SQUASHED, Framing
 from keepad.images import InputImage
 from keepad.serve.errors import RefusedError
 
@@ -18,11 +19,13 @@ class Basket:
     """Images at input size, in memory only.
 
     Attributes:
+        framing: How the images became inputs; that of the profile that they are for.
         id: Name that cannot be guessed.
         images: The images.
         touched: Time of its last use.
     """
 
+    framing: Framing = SQUASHED
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     images: list[InputImage] = field(default_factory=list)
     touched: float = field(default_factory=time.monotonic)
@@ -39,10 +42,10 @@ class Baskets:
         self._limit = limit
         self._baskets: dict[str, Basket] = {}
 
-    def new(self) -> Basket:
-        """An empty basket."""
+    def new(self, framing: Framing = SQUASHED) -> Basket:
+        """An empty basket for images that become inputs in this way."""
         self._forget_old()
-        basket = Basket()
+        basket = Basket(framing)
         self._baskets[basket.id] = basket
         return basket
 
@@ -76,13 +79,20 @@ class Baskets:
         if held + count > self._limit:
             raise RefusedError(413, f"the service holds {self._limit} images to be taught at most, and has {held} now.")
 
-    def take(self, id: str) -> list[InputImage]:
+    def take(self, id: str, framing: Framing = SQUASHED) -> list[InputImage]:
         """The images of a basket, which is gone then.
 
         Raises:
-            RefusedError: 404, there is no such basket; 400, it is empty.
+            RefusedError: 404, there is no such basket; 400, it is empty; 409, its images are for another profile.
         """
-        images = self.get(id).images
+        basket = self.get(id)
+        images = basket.images
+        if basket.framing.description() != framing.description():
+            raise RefusedError(
+                409,
+                "the basket was filled for another fit or region of interest; fill one with ?profile= and the name of "
+                "the profile that its images are for.",
+            )
         if not images:
             raise RefusedError(400, "the basket is empty; send images to it first.")
         del self._baskets[id]

@@ -38,7 +38,7 @@ def teach(service: Service, lesson: Lesson, images: Sequence[InputImage]) -> Job
     """A job that teaches a new profile from good images."""
 
     def work(job: Job) -> dict[str, Any]:
-        detector = between_batches(service, job, lesson.point)
+        detector = between_batches(service, job, service.detector, lesson.point)
         profile = detector.teach(images, rotate=lesson.rotate, say=job.say, progress=job.progress)
         job.check()
         return service.profiles.put(lesson.name, profile).summary()
@@ -53,7 +53,7 @@ def add_images(service: Service, name: str, images: Sequence[InputImage]) -> Job
         profile = product.profile
         with job.progress("add", len(images)) as advance:
             for image in images:
-                detector = between_batches(service, job, product.detector.point)
+                detector = between_batches(service, job, product.detector, product.detector.point)
                 profile = add(detector.with_profile(profile), profile, image)
                 advance()
         return profile
@@ -70,7 +70,8 @@ def calibrate(service: Service, name: str, images: Sequence[InputImage], promise
 
     def work(job: Job) -> dict[str, Any]:
         product = service.profiles.get(name) if known else None
-        detector = between_batches(service, job, (product or service).detector.point)
+        known_detector = (product or service).detector
+        detector = between_batches(service, job, known_detector, known_detector.point)
         if product is not None:
             detector = detector.with_profile(product.profile)
         profile = calibrated_profile(detector, images, promise, say=job.say, progress=job.progress)
@@ -97,7 +98,7 @@ def _changing(service: Service, kind: str, name: str, change: Callable[[Job, Pro
     return service.jobs.start(kind, name, work)
 
 
-def between_batches(service: Service, job: Job, point: OperatingPoint) -> Detector:
-    """A zero-shot detector whose passes the worker runs, until the job is stopped."""
+def between_batches(service: Service, job: Job, detector: Detector, point: OperatingPoint) -> Detector:
+    """The detector without its profile, whose passes the worker runs, until the job is stopped."""
     network = BetweenBatches(service.detector.network, service.worker, job.check)
-    return Detector(network, point, framing=service.detector.framing)
+    return Detector(network, point, framing=detector.framing)

@@ -15,6 +15,7 @@ from keepad.console import Say
 from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.presets import operating_point
+from keepad.references.parts import framing_from
 from keepad.references.profile import SUFFIX, Profile, read_profile
 from keepad.serve.errors import RefusedError
 
@@ -198,13 +199,18 @@ def check_name(name: str) -> None:
 
 
 def with_profile(detector: Detector, profile: Profile) -> Detector:
-    """The detector with a profile, at the profile's operating point.
+    """The detector with a profile, at the profile's operating point, fit and region of interest.
 
     Raises:
-        KeepADError: The profile belongs to another detector.
+        KeepADError: The profile belongs to another detector, or cuts images into tiles.
     """
-    point = operating_point(profile.owner.point)
-    return Detector(detector.network, point).with_profile(profile)
+    point, framing = operating_point(profile.owner.point), framing_from(profile.settings.get("framing"))
+    if framing.tiles is not None:  # the photographs of all that waits would have to be kept in memory
+        raise KeepADError(
+            "the profile was taught with tiles, which the service does not take; use it with keepad predict, watch or "
+            "score, or teach it without --tiles."
+        )
+    return Detector(detector.network, point, framing=framing).with_profile(profile)
 
 
 def read_uploaded(data: bytes) -> Profile:
@@ -236,6 +242,8 @@ def probe(detector: Detector) -> None:
     try:
         if bank is not None and bank.cell.max() >= rows * columns:
             raise ValueError("cells outside of the grid")
+        # As a mask of a region of interest fits images of its own size only, the blank one is taken whole.
+        detector = Detector(detector.network, detector.point, detector.profile)
         detector(np.full((*detector.image_size, 3), 127, np.uint8)).to_dict()
     except Exception as error:
         raise RefusedError(422, "the profile does not fit its own description, so it cannot be used.") from error

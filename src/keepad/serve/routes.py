@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from keepad.errors import KeepADError
+from keepad.framing import SQUASHED
 from keepad.images import InputImage
 from keepad.presets import operating_point
 from keepad.references.calibrating import Promise
@@ -165,21 +166,27 @@ def _changes(router: APIRouter, service: Service) -> None:
         tags=["Teaching"],
         status_code=201,
         response_model=BasketAnswer,
-        responses={status: ERRORS[status] for status in (404, 408, 413, 415, 429, 503)},
+        responses={status: ERRORS[status] for status in (404, 408, 409, 413, 415, 429, 503)},
         openapi_extra=IMAGES_BODY,
     )
     async def fill_basket(
         request: Request,
         basket: Annotated[str | None, Query(max_length=64, description="One to add to; a new one if left out.")] = None,
+        profile: Annotated[
+            str | None, Query(max_length=70, description="Profile that the images are for, if there is one already.")
+        ] = None,
     ) -> dict[str, Any]:
         """Send images to teach from, at most `limits.images` at a time. They stay in memory, for 15 minutes."""
         known = None if basket is None else service.baskets.get(basket)
+        detector = service.detector if profile is None else service.profiles.get(profile).detector
+        if known is not None and known.framing.description() != detector.framing.description():
+            raise RefusedError(409, "the basket was filled for another profile; begin a new one.")
         async with service.admitted(request) as (ticket, body):
             uploads, _ = await images_of(request, body, service.settings.limits)
             ticket.hold(len(uploads))
             service.baskets.check_room(len(uploads))
-            read = [await service.read(upload) for upload in uploads]
-            filled = known or service.baskets.new()
+            read = [await service.read(upload, detector) for upload in uploads]
+            filled = known or service.baskets.new(detector.framing)
             service.baskets.add(filled, [image for image in read if isinstance(image, InputImage)])
         pairs = zip(uploads, read, strict=True)
         errors = [{"name": upload.name, "error": str(own)} for upload, own in pairs if isinstance(own, KeepADError)]
@@ -209,8 +216,8 @@ def _changes(router: APIRouter, service: Service) -> None:
     @router.post("/profiles/{name}/add", **started)
     async def add(name: Name, basket: Annotated[str, Query(max_length=64)]) -> dict[str, Any]:
         """Add normal images, such as false alarms."""
-        service.profiles.get(name)
-        return lessons.add_images(service, name, service.baskets.take(basket)).describe()
+        framing = service.profiles.get(name).detector.framing
+        return lessons.add_images(service, name, service.baskets.take(basket, framing)).describe()
 
     @router.post("/profiles/{name}/calibrate", **started)
     async def calibrate(
@@ -226,7 +233,8 @@ def _changes(router: APIRouter, service: Service) -> None:
         check_name(name)
         promise = Promise(false_alarms, confidence, review)
         promise.require(len(service.baskets.get(basket).images))
-        return lessons.calibrate(service, name, service.baskets.take(basket), promise).describe()
+        framing = service.profiles.get(name).detector.framing if name in service.profiles.names() else SQUASHED
+        return lessons.calibrate(service, name, service.baskets.take(basket, framing), promise).describe()
 
     @router.post("/profiles/{name}/undo", **started)
     async def undo(name: Name) -> dict[str, Any]:

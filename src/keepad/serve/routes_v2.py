@@ -51,7 +51,8 @@ def routes(service: Service) -> APIRouter:
 
     def metadata(name: str) -> dict[str, Any]:
         chosen(name)
-        size = list(service.detector.image_size)
+        detector = service.detector if name == ZERO_SHOT else service.profiles.get(name).detector
+        size = [-1, -1] if detector.framing.fit == "pad" else detector.image_size
         shapes = {"anomaly_map": [-1, *size]}
         outputs = [{"name": key, "datatype": kind, "shape": shapes.get(key, [-1])} for key, kind in _DATATYPES.items()]
         inputs = [{"name": INPUT, "datatype": "BYTES", "shape": [-1]}]
@@ -160,7 +161,10 @@ def _tensors(predictions: Sequence[Prediction], results: Sequence[Result], reque
         if key == "anomaly_map":
             if key not in wanted:
                 continue  # large; only where it is asked for
-            values = np.stack([prediction.anomaly_map for prediction in predictions])
+            maps = [prediction.anomaly_map for prediction in predictions]
+            if len({own.shape for own in maps}) > 1:  # a profile that pads images
+                raise RefusedError(400, "the maps of these images have different sizes; ask for them one at a time.")
+            values = np.stack(maps)
         elif key == "prediction":
             values = [json.dumps(own).encode() for own in described]
         elif key == "keep":

@@ -152,13 +152,13 @@ class Service:
             raise KeepADError(f"the profile {name} was taught at {detector.point.name}, not at {point.name}.")
         return name, detector, point
 
-    async def read(self, upload: Upload) -> InputImage | KeepADError:
-        """The image as an input, or why it cannot be used."""
+    async def read(self, upload: Upload, detector: Detector) -> InputImage | KeepADError:
+        """The image as an input of a detector, or why it cannot be used."""
         limit = self.settings.limits.pixels
 
         def read() -> InputImage | KeepADError:
             try:
-                return upload.read(self.detector, limit)
+                return upload.read(detector, limit)
             except KeepADError as error:
                 return error
 
@@ -169,7 +169,7 @@ class Service:
     ) -> Result:
         stream, wanted = answer
         try:
-            image = await self.read(upload)
+            image = await self.read(upload, detector)
             if isinstance(image, KeepADError):
                 raise image
             prediction = await asyncio.wrap_future(self.worker.submit(detector, point, image))

@@ -80,12 +80,13 @@ export function formOf(files) {
   return form;
 }
 
-// Sends good images in parts that the service takes; gives the basket and what could not be used.
-export async function fillBasket(files, limits, progress) {
+// Sends good images, for a profile if there is one already, in parts that the service takes; gives the basket and what
+// could not be used.
+export async function fillBasket(files, limits, progress, profile = null) {
   let basket = null;
   const errors = [];
   for (const part of partsOf(files, limits)) {
-    const answer = await post(`/baskets?${query({ basket })}`, { body: formOf(part) });
+    const answer = await post(`/baskets?${query({ basket, profile })}`, { body: formOf(part) });
     basket = answer.basket;
     errors.push(...answer.errors);
     progress(part.length);

@@ -282,7 +282,7 @@ async function falseAlarm(item) {
   button.disabled = true;
   button.textContent = "Adding …";
   try {
-    const { basket } = await fillBasket([item.file], app.info.limits, () => {});
+    const { basket } = await fillBasket([item.file], app.info.limits, () => {}, name);
     const job = await follow(await post(`/profiles/${name}/add?${query({ basket })}`), () => {});
     if (job.state !== "done") throw new Error(job.error ?? "This was stopped.");
     await app.reload();

@@ -170,7 +170,7 @@ const changing = async (name, node, title, begin) => {
 };
 
 const addImages = (name, node, files) =>
-  changing(name, node, "Adding", async () => post(`/profiles/${name}/add?${query({ basket: (await fillBasket(files, app.info.limits, () => {})).basket })}`));
+  changing(name, node, "Adding", async () => post(`/profiles/${name}/add?${query({ basket: (await fillBasket(files, app.info.limits, () => {}, name)).basket })}`));
 
 // A form in the card: the promise, and the images that it takes.
 function toggleCalibration({ name }, node) {
@@ -203,7 +203,7 @@ async function calibrate(name, node, files, level) {
     const { basket } = await fillBasket(files, app.info.limits, (count) => {
       sent += count;
       show({ text: `Sending ${sent} of ${files.length} images …` });
-    });
+    }, name);
     return post(`/profiles/${name}/calibrate?${query({ basket, false_alarms: level })}`);
   });
 }
