@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepad.errors import KeepADError
-from keepad.recovery import RECOVERIES, RouterScores, Upsampler, owners_of, recover
-from keepad.routing.smoothing import smooth
+from keepad.recovery import RECOVERIES, RouterScores, Upsampler, owners_of, recover, smooth
 
 
 def brute_owner(cell: int, survivors: list[int], columns: int, block: int | None) -> int:

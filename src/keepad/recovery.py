@@ -14,7 +14,6 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.routing.grid import Grid
-from keepad.routing.smoothing import smooth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -215,6 +214,15 @@ class Upsampler:
         return clipped
 
 
+def smooth(maps: Array, sigma: float) -> Array:
+    """Separable Gaussian on (..., rows, columns), cut at four sigma, edges repeated; sigma 0 returns the maps."""
+    if sigma <= 0:
+        return maps
+    down, across = (_gaussian(cells, sigma) for cells in maps.shape[-2:])
+    smoothed: Array = np.einsum("...ic,jc->...ij", np.einsum("ir,...rc->...ic", down, maps), across)
+    return smoothed
+
+
 def _stretch(values: Array, patch: int) -> Array:
     """(cells * patch, m) lines interpolated between the centres of (cells, m); edges repeated."""
     cells, width = values.shape
@@ -226,6 +234,18 @@ def _stretch(values: Array, patch: int) -> Array:
     np.multiply((values[1:] - values[:-1])[:, None], share[:, None], out=between)
     between += values[:-1, None]
     return lines
+
+
+@lru_cache(maxsize=32)
+def _gaussian(cells: int, sigma: float) -> Array:
+    """(cells, cells) weights of a Gaussian cut at four sigma, edges repeated."""
+    radius = max(1, int(4 * sigma + 0.5))
+    offset = np.arange(-radius, radius + 1)
+    kernel = np.exp(-0.5 * (offset / sigma) ** 2)
+    weights = np.zeros((cells, cells), dtype=np.float32)
+    for step, weight in zip(offset, kernel / kernel.sum(), strict=True):
+        np.add.at(weights, (np.arange(cells), np.clip(np.arange(cells) + step, 0, cells - 1)), weight)
+    return weights
 
 
 def _logit(values: Any) -> Any:

@@ -12,11 +12,10 @@ from keepad.framing import Framing, Shape, cropped
 from keepad.images import InputImage
 from keepad.inference import Inference, References
 from keepad.presets import Calibration, OperatingPoint, PixelBudget, resolved
-from keepad.recovery import Upsampler
+from keepad.recovery import Upsampler, smooth
 from keepad.references.bank import Match
 from keepad.roi import within_reach
 from keepad.routing import PixelRouting, route_pixels
-from keepad.routing.smoothing import smooth
 from keepad.steps import WHOLE, Scope, Stages
 from keepad.tiles import Tile, TilePlan, TileReport, blended, cut, sampled
 from keepad.views import Infer, in_views

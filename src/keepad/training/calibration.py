@@ -13,7 +13,7 @@ from keepad.arrays import Array
 from keepad.logit_scale import LogitScale
 from keepad.metrics import auroc
 from keepad.presets import Calibration, Placement
-from keepad.routing.smoothing import smooth
+from keepad.recovery import smooth
 from keepad.scoring import gate, top_count
 from keepad.training.dataset import Annotations
 from keepad.training.recipe import DetectorRecipe

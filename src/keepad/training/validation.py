@@ -14,7 +14,7 @@ from keepad.head import PrototypeHead
 from keepad.images import read_image, to_input
 from keepad.network import Network
 from keepad.presets import Calibration, OperatingPoint, resolved
-from keepad.routing.smoothing import smooth
+from keepad.recovery import smooth
 from keepad.scoring import image_score
 from keepad.tokens import Tokens
 from keepad.training.calibration import ScoredImages
