@@ -28,7 +28,7 @@ WIDTH, DEPTH, TEXT_WIDTH, TEXT_DEPTH = 1024, 24, 768, 12
 
 def transformer(width: int, depth: int, prefix: int, patch: int = 0) -> BackboneShape:
     """Sizes of a plain transformer: four projections, and an MLP of four times the width."""
-    block = BlockShape(projections=4 * width**2, mlp=8 * width**2, attention=width)
+    block = BlockShape(projections=4 * width**2, keys=2 * width**2, mlp=8 * width**2, attention=width)
     return BackboneShape(patch * width, prefix, (block,) * depth)
 
 

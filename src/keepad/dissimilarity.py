@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from keepad.context import Context
 from keepad.routing.grid import is_landmark
 from keepad.tokens import Merge
 
@@ -82,13 +83,38 @@ def dissimilarity_to_landmarks(
     return _mean_distance(cosine.masked_fill_(near, -torch.inf), _LANDMARK_NEIGHBOURS)
 
 
+def dissimilarity_in_context(
+    features: Tensor, index: Tensor, grid: tuple[int, int], context: Context, *, merge: Merge | None = None
+) -> Tensor:
+    """Dissimilarity of the live cells of an image whose dropped tokens are known roughly, (n, C) -> (m,).
+
+    Among live cells alone it is too large, since the like of a cell may have been dropped; among all of them too small,
+    since a dropped token was carried by live ones. Their mean is near to what a dense pass gives.
+    """
+    count, cells = features.shape[0], index.shape[0]  # len() would become a constant of an exported graph
+    unit = F.normalize(torch.cat([features, context.x]), dim=-1)
+    own = torch.arange(cells, device=index.device) if merge is None else merge.token
+    cosine = (unit[:count] @ unit.T).index_select(1, torch.cat([own, count + context.token]))
+    cosine = cosine if merge is None else cosine.index_select(0, own)
+    live = cosine[:, :cells].masked_fill(near_pairs(index, grid), -torch.inf)
+    apart = _near(index, context.cells, grid, WINDOW) | (context.size[context.token] == 0)
+    both = torch.cat([live, cosine[:, cells:].masked_fill(apart, -torch.inf)], dim=1)
+    return (_mean_distance(live, NEIGHBOURS) + _mean_distance(both, NEIGHBOURS)) / 2
+
+
 def near_pairs(index: Tensor, grid: tuple[int, int], window: int = WINDOW, others: Tensor | None = None) -> Tensor:
     """(n, n) whether two cells lie within each other's window; only the columns at `others`, if given."""
+    return _near(index, index if others is None else index[others], grid, window)
+
+
+def _near(index: Tensor, others: Tensor, grid: tuple[int, int], window: int) -> Tensor:
+    """(n, m) whether cells lie within the window of other cells."""
     reach = window // 2
     # int32: these matrices are the largest here and are bound by memory traffic
-    row, column = (index // grid[1]).int(), (index % grid[1]).int()
-    other = slice(None) if others is None else others
-    return ((row[:, None] - row[other]).abs_() <= reach) & ((column[:, None] - column[other]).abs_() <= reach)
+    (row, column), (other_row, other_column) = (
+        ((cells // grid[1]).int(), (cells % grid[1]).int()) for cells in (index, others)
+    )
+    return ((row[:, None] - other_row).abs_() <= reach) & ((column[:, None] - other_column).abs_() <= reach)
 
 
 def _mean_distance(cosine: Tensor, neighbours: int) -> Tensor:

@@ -16,7 +16,7 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.fusion import fused_risks, fused_scores, unusual_evidence
-from keepad.presets import REFERENCE_BUDGET, Calibration, OperatingPoint, PixelBudget, Placement, resolved
+from keepad.presets import REFERENCE_BUDGET, Calibration, OperatingPoint, PixelBudget, Placement, context_of, resolved
 from keepad.recovery import RouterScores, Upsampler, on_grid, recover, smooth_scores
 from keepad.references.bank import Bank, ImageTokens, Match, blend, nearest, top_distance, unit
 from keepad.routing import (
@@ -54,6 +54,7 @@ class Inference:
         tiles: What the tiles cost into which the photograph was cut, or None; grid indices are then those of the
             photograph.
         extent: Share of the map's height and width that the photograph takes.
+        context: Dropped tokens that survivors attended to, behind each router.
     """
 
     score: float
@@ -70,6 +71,7 @@ class Inference:
     inside: Array | None = None
     tiles: TileReport | None = None
     extent: tuple[float, float] = (1.0, 1.0)
+    context: tuple[int, int] = (0, 0)
 
     @property
     def counted(self) -> int:
@@ -203,6 +205,7 @@ class _Routed:
         survivors: Grid indices of the tokens that left it.
         entry: (m, C) tokens of the cells that entered the deep router, as unit vectors; empty unless asked for.
         far: (k,) distances of the survivors at the deep router, where it knows references.
+        context: Dropped tokens that survivors attended to, behind each router, per image.
         output: What the late blocks gave.
     """
 
@@ -214,6 +217,7 @@ class _Routed:
     survivors: Sequence[Array]
     entry: list[Array]
     far: list[Array] | None
+    context: list[tuple[int, int]]
     output: HeadOutput
 
 
@@ -221,6 +225,7 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
     """Run a batch at one point, from the tokens that enter the shallow router to the last block."""
     tokens, grid, corners, live = early.tokens, early.grid, early.scope.corners, early.cells()
     counted, sigma = [len(cells) for cells in live], steps.calibration.score_smoothing
+    context = context_of(point, steps.calibration)
     fused = early.entry is not None and (bank is not None or corners is not None)  # more is known than the scores
     traces = [RouterScores[Array](None, cells, None) for cells in live]
     evidence: Sequence[float | None] = [None] * len(live)
@@ -233,11 +238,11 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
         else:
             count = sum(len(index) for index in tokens.indices())
             keep = share_shallow(smoothed, live, grid, point.shallow, corners, count)
-        tokens, every = tokens.gather(keep), live
+        tokens, every = tokens.gather(keep, context), live
         live = [cells[own] for cells, own in zip(live, keep, strict=True)]
         rows = zip(scores, every, live, strict=True)
         traces = [RouterScores(on_grid(standardise(own), all_of, left, grid), left, None) for own, all_of, left in rows]
-    entering = tokens.indices()
+    entering, around = tokens.indices(), tokens.around()
     stages.mark("routing")
     tokens = steps.middle_step(tokens)
     stages.mark("middle")
@@ -259,17 +264,18 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
             choices = share_deep(risks, live, grid, budget, corners, known[0])
         kept, evidence = [choice.keep for choice in choices], [choice.evidence for choice in choices]
         far = None if far is None else [own[keep] for own, keep in zip(far, kept, strict=True)]
-        tokens = tokens.gather(kept)
+        tokens = tokens.gather(kept, context)
         traces = [replace(trace, risk=standardise(risk)) for trace, risk in zip(traces, risks, strict=True)]
         live = [cells[keep] for cells, keep in zip(live, kept, strict=True)]
-    survivors = tokens.indices()
+    survivors, after = tokens.indices(), tokens.around()
     stages.mark("routing")
     last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
     output = steps.late_step(tokens, last, stages, features=early.matched)
     if early.matched:  # an engine's outputs are valid until its next pass only
         output = HeadOutput(*([own.copy() for own in part] for part in (output.responses, output.cls, output.features)))
     stages.mark("late")
-    return _Routed(live, kept, traces, evidence, entering, survivors, entry, far, output)
+    left = list(zip(around, after, strict=True))
+    return _Routed(live, kept, traces, evidence, entering, survivors, entry, far, left, output)
 
 
 def _read(
@@ -309,8 +315,10 @@ def _read(
     decisions: Sequence[PixelRouting | None] = early.routings or [None] * images
     inside = early.scope.inside or [None] * images
     columns = (routed.entering, routed.survivors, routed.evidence, decisions, matches, recorded)
-    rows = zip(inside, scores, maps, *columns, strict=True)
-    return [replace(Inference(score, *both, *rest), inside=own) for own, score, both, *rest in rows]
+    rows = zip(inside, routed.context, scores, maps, *columns, strict=True)
+    return [
+        replace(Inference(score, *both, *rest), inside=own, context=around) for own, around, score, both, *rest in rows
+    ]
 
 
 def _active(steps: Steps, output: HeadOutput, point: OperatingPoint) -> HeadOutput:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from keepad.arrays import Array
 from keepad.backbone import Backbone
 from keepad.backbone.identity import digest_of
-from keepad.dissimilarity import dissimilarity
+from keepad.dissimilarity import dissimilarity, dissimilarity_in_context
 from keepad.errors import KeepADError
 from keepad.head import PrototypeHead
 from keepad.inference import NO_REFERENCES, Inference, References, infer
@@ -146,7 +146,7 @@ class Network(nn.Module):
             tokens: Tokens that left the shallow router.
             presence: (P,) relaxed mask of the tokens, in training.
         """
-        responses, done = Responses(), self.placement.shallow - 1
+        tokens, responses, done = tokens.linked(), Responses(), self.placement.shallow - 1
         for layer in self.placement.early_head_layers:
             tokens, done = self.backbone.run(tokens, done + 1, layer, presence), layer
             self.respond_at(layer, tokens, responses)
@@ -182,7 +182,7 @@ class Network(nn.Module):
             stages: Timer.
             features: Also collect the features of the match layers.
         """
-        responses, done = Responses(), self.placement.deep - 1
+        tokens, responses, done = tokens.linked(), Responses(), self.placement.deep - 1
         if tokens.read is not None and tokens.read_cls is not None:  # by survivors, before the deep router
             for position, layer in enumerate(self.placement.early_head_layers):
                 responses.patch[layer] = tokens.split_cells(tokens.read[:, position])
@@ -220,7 +220,12 @@ class Network(nn.Module):
 
     def dissimilarity(self, tokens: Tokens) -> Tensor:
         """(M,) dissimilarity of each live cell to the rest of its own image."""
-        return torch.cat([dissimilarity(x, cells, tokens.grid, merge=merge) for x, cells, merge in _images(tokens)])
+        if tokens.contexts:
+            own = zip(_images(tokens), tokens.contexts, strict=True)
+            parts = [dissimilarity_in_context(*one[:2], tokens.grid, around, merge=one[2]) for one, around in own]
+        else:
+            parts = [dissimilarity(x, cells, tokens.grid, merge=merge) for x, cells, merge in _images(tokens)]
+        return torch.cat(parts)
 
     # -- the same steps as `keepad.inference` calls them: arrays in, arrays out ----------------------------------------
 

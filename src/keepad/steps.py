@@ -78,8 +78,14 @@ class Stages:
 class LiveTokens(Protocol):
     """Live tokens of a batch, in whatever form the network holds them."""
 
-    def gather(self, keep: Sequence[Array]) -> Any:
-        """The tokens that the cells at `keep[b]` need, positions among the live cells of image b."""
+    def gather(self, keep: Sequence[Array], context: int = 0) -> Any:
+        """The tokens that the cells at `keep[b]` need, positions among the live cells of image b.
+
+        At most `context` of the others are left behind for the survivors to attend to.
+        """
+
+    def around(self) -> Sequence[int]:
+        """Tokens in the context of each image."""
 
     def indices(self) -> Sequence[Array]:
         """(n,) grid indices of the live patches of each image, ascending."""

@@ -9,7 +9,7 @@ weighted by its size, as in ToMe; scores, risks and responses are per cell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from keepad.arrays import Array
+from keepad.context import Context
 
 Positions: TypeAlias = Tensor | Array
 
@@ -65,6 +66,7 @@ class Tokens:
         entry: (M,) dissimilarity of the live cells where they entered the deep router, or None.
         read: (M, k) responses of the live cells in head layers before the deep router, or None.
         read_cls: (B, k) responses of CLS in these layers, or None.
+        contexts: For each image, the dropped tokens that its live ones still attend to; empty without context.
     """
 
     x: Tensor
@@ -77,6 +79,7 @@ class Tokens:
     entry: Tensor | None = None
     read: Tensor | None = None
     read_cls: Tensor | None = None
+    contexts: tuple[Context, ...] = ()
 
     @property
     def images(self) -> int:
@@ -156,6 +159,10 @@ class Tokens:
         """(n,) grid indices of the live patches of each image, ascending, as NumPy arrays."""
         return [part.cpu().numpy() for part in self.per_image(self.index)]
 
+    def around(self) -> list[int]:
+        """Tokens in the context of each image."""
+        return [len(context.x) for context in self.contexts] or [0] * self.images
+
     def merge_of_each(self) -> tuple[Merge | None, ...]:
         """The merge of every image; None where each cell has its own token."""
         return self.merges or (None,) * self.images
@@ -178,20 +185,55 @@ class Tokens:
         """One slice per image of a tensor that has one row per live cell."""
         return (values,) if self.images == 1 else values.split([len(cells) for cells in self.cells()])
 
-    def gather(self, keep: Sequence[Positions]) -> Tokens:
-        """The tokens that the cells at `keep[b]` need, positions among the live cells of image b."""
+    def gather(self, keep: Sequence[Positions], context: int = 0) -> Tokens:
+        """The tokens that the cells at `keep[b]` need, positions among the live cells of image b.
+
+        Args:
+            keep: Positions of the cells that stay.
+            context: Leave the tokens of the other cells behind as context, at most so many; 0 drops them for good.
+        """
         kept = [torch.as_tensor(positions, device=self.x.device) for positions in keep]
+        contexts = tuple(own.condensed(context) for own in self._left_behind(kept)) if context else ()
         entry, read = self._kept(self.entry, kept), self._kept(self.read, kept)
         if not self.merged:
-            return replace(self._gather_patches(kept), entry=entry, read=read, read_cls=self.read_cls)
+            alone = self._gather_patches(kept)
+            return replace(alone, entry=entry, read=read, read_cls=self.read_cls, contexts=contexts)
         needed, merges = [], []
         for merge, own in zip(self.merges, kept, strict=True):
             left, tokens = (None, own) if merge is None else merge.gather(own)
             merges.append(left)
             needed.append(tokens)
         return replace(
-            self._gather_patches(needed), merges=tuple(merges), entry=entry, read=read, read_cls=self.read_cls
+            self._gather_patches(needed),
+            merges=tuple(merges),
+            entry=entry,
+            read=read,
+            read_cls=self.read_cls,
+            contexts=contexts,
         )
+
+    def _left_behind(self, keep: Sequence[Tensor]) -> Iterator[Context]:
+        """What becomes context of each image, when the cells at `keep[b]` stay."""
+        rows = self.per_image(self.patch_rows())
+        before = self.contexts or (None,) * self.images
+        for own, cells, merge, kept, earlier in zip(
+            rows, self.cells(), self.merge_of_each(), keep, before, strict=True
+        ):
+            dropped = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
+            dropped[kept] = False
+            token = (torch.arange(len(cells), device=cells.device) if merge is None else merge.token)[dropped]
+            used, token, size = token.unique(return_inverse=True, return_counts=True)
+            rope = None if self.rope is None else self.rope[..., own[used], :]
+            left = Context(self.x[own[used]], cells[dropped], token, size.to(self.x), None, rope)
+            yield left if earlier is None else earlier.joined(left)
+
+    def linked(self) -> Tokens:
+        """The tokens, each dropped one with the survivors that carry it."""
+        if not self.contexts:
+            return self
+        sizes = [None] * self.images if self.size is None else self.per_image(self.size)
+        own = zip(self.contexts, self.per_image(self.patches()), sizes, strict=True)
+        return replace(self, contexts=tuple(context.carried_by(patches, size) for context, patches, size in own))
 
     def _kept(self, values: Tensor | None, kept: Sequence[Tensor]) -> Tensor | None:
         """Values of the live cells at `kept[b]` of each image, from those of all live cells."""
@@ -227,4 +269,5 @@ class Tokens:
             entry=None if self.entry is None else self.split_cells(self.entry)[image],
             read=None if self.read is None else self.split_cells(self.read)[image],
             read_cls=None if self.read_cls is None else self.read_cls[image : image + 1],
+            contexts=self.contexts[image : image + 1],
         )

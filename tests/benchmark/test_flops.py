@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,14 @@ def test_agrees_with_torch_on_a_single_image(tiny: Network, point: str) -> None:
     assert count_flops(tiny, inference, POINTS[point]).total == pytest.approx(expected, rel=0.002)
 
 
+@pytest.mark.parametrize("point", ["prune30", "prune70"])
+def test_agrees_with_torch_where_survivors_attend_to_dropped_tokens(tiny: Network, point: str) -> None:
+    tiny.calibration = replace(tiny.calibration, context=99)
+    expected, (inference,) = counted_by_torch(tiny, point, 1)
+    assert min(inference.context) > 0
+    assert count_flops(tiny, inference, POINTS[point]).total == pytest.approx(expected, rel=0.002)
+
+
 def test_agrees_with_torch_for_swiglu_rotary_positions_and_separate_projections() -> None:
     backbone, spec = build_backbone("eva02_tiny_patch14_224", seed=1)
     network = with_fresh_parts(lively(backbone), spec, seed=2, image_size=(7 * 14, 8 * 14))
@@ -63,13 +72,16 @@ def test_agrees_with_torch_on_a_batch_whose_images_keep_different_numbers(tiny: 
 def test_sizes_are_those_of_the_layers(tiny: Network) -> None:
     shape = shape_of(tiny.backbone)
     assert (shape.patch, shape.prefix, len(shape.blocks)) == (3 * 16 * 16 * 192, 1, 12)
-    assert shape.blocks[0] == BlockShape(projections=4 * 192 * 192, mlp=2 * 4 * 192 * 192, attention=192)
+    assert shape.blocks[0] == BlockShape(4 * 192 * 192, 2 * 192 * 192, 2 * 4 * 192 * 192, attention=192)
 
 
 def test_formula_by_hand() -> None:
-    shape = BackboneShape(patch=12, prefix=1, blocks=(BlockShape(projections=16, mlp=32, attention=2),) * 3)
+    shape = BackboneShape(patch=12, prefix=1, blocks=(BlockShape(projections=16, keys=8, mlp=32, attention=2),) * 3)
     # 4 patches; blocks of 5 and 3 tokens run, the third never does
     assert backbone_flops(shape, 4, [4, 2]) == (2 * 4 * 12, 2 * (5 + 3) * 48, 4 * (25 + 9) * 2)
+    # the two that were dropped have keys and values, and three tokens attend to them
+    expected = (2 * 4 * 12, 2 * (5 + 3) * 48 + 2 * 2 * 8, 4 * (25 + 3 * 5) * 2)
+    assert backbone_flops(shape, 4, [4, 2], [0, 2]) == expected
 
 
 def test_routers_act_on_what_enters_their_block() -> None:

@@ -68,6 +68,28 @@ def test_smoothed_scores_and_absolute_evidence_choose_as_torch_does(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("context", [10, 99])
+def test_survivors_attend_to_dropped_tokens_as_in_torch(
+    tiny: Network, folders: dict[str, Path], pixels: Array, engine: str, context: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, points = open_network(folders[engine]), [POINTS["dense"], POINTS["prune50"], POINTS["prune70"]]
+    without = tiny.infer(pixels, points)
+    calibration = replace(tiny.calibration, context=context)
+    monkeypatch.setattr(tiny, "calibration", calibration)
+    network.calibration = calibration
+    expected, actual = tiny.infer(pixels, points), network.infer(pixels, points)
+    for point in points:
+        for a, b, plain in zip(expected[point.name], actual[point.name], without[point.name], strict=True):
+            assert a.context == b.context
+            assert a.survivors.tolist() == b.survivors.tolist()
+            assert b.score == pytest.approx(a.score, abs=1e-4)
+            np.testing.assert_allclose(b.anomaly_map, a.anomaly_map, atol=1e-3)
+            changed = not np.allclose(a.patch_map, plain.patch_map, atol=1e-6)
+            assert changed == (point.name != "dense")
+            assert max(a.context) <= context
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("budget", [None, PixelBudget()])
 def test_padding_tokens_change_nothing(
     folders: dict[str, Path], pixels: Array, engine: str, budget: PixelBudget | None, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from keepad.benchmark.flops import BackboneShape, BlockShape
 from keepad.data import Sample
 from keepad.studies.pixel_blocks import BUDGETS, Input, budget_rows
 
-SHAPE = BackboneShape(patch=10, prefix=0, blocks=(BlockShape(projections=5, mlp=5, attention=0),))
+SHAPE = BackboneShape(patch=10, prefix=0, blocks=(BlockShape(projections=5, keys=2, mlp=5, attention=0),))
 
 
 def sample_of(folder: Path, defect: tuple[slice, slice]) -> Sample:

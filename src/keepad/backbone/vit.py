@@ -8,6 +8,7 @@ the caches on a CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
 from torch import Tensor, nn
 
+from keepad.context import Context
 from keepad.errors import KeepADError
 from keepad.tokens import Tokens
 
@@ -148,6 +150,11 @@ class Backbone(nn.Module):
             rope = rope[..., torch.cat([part for own in indices for part in (first, own + self.prefix)]), :]
         return Tokens(x, index, counts, grid, self.prefix, rope)
 
+    def rotary_rows(self, index: Tensor, grid: tuple[int, int]) -> Tensor | None:
+        """Rotary table of the patches at some grid indices, (n,), or None where the backbone has none."""
+        rope = self._rotary(grid, 1)
+        return None if rope is None else rope[..., index + self.prefix, :]
+
     def _rotary(self, grid: tuple[int, int], batch: int) -> Tensor | None:
         """Rotary table of whole images, or None where the backbone has none."""
         rotary = getattr(self.vit, "rope", None)
@@ -197,6 +204,11 @@ class Backbone(nn.Module):
             presence: (P,) relaxed mask of the live patches in (0, 1], in training only: its log is added to the
                 attention logits of a key, and block outputs are multiplied by it.
         """
+        if tokens.images > 1 and tokens.contexts:
+            presences = [None] * tokens.images if presence is None else tokens.per_image(presence)
+            alone = [self.run(tokens.select(image), first, last, own) for image, own in enumerate(presences)]
+            contexts = tuple(own.contexts[0] for own in alone)
+            return replace(tokens, x=torch.cat([own.x for own in alone]), contexts=contexts)
         if tokens.images > 1 and presence is None and _frugal(tokens.x):
             out = torch.empty_like(tokens.x)
             for image, part in enumerate(torch.split(out, list(tokens.lengths))):
@@ -209,12 +221,19 @@ class Backbone(nn.Module):
         if tokens.size is not None:  # proportional attention, as in ToMe
             weight = tokens.spread(tokens.size).log()
             bias = weight if bias is None else bias + weight
+        context = tokens.contexts[0] if tokens.contexts else None
         for layer in range(first, last + 1):
-            rope = tokens.rope if tokens.rope is None or tokens.rope.ndim == 2 else tokens.rope[layer - 1]
-            x = _run_block(self.vit.blocks[layer - 1], x, tokens, rope, bias)
+            block, before = self.vit.blocks[layer - 1], x
+            rope = _rope_of(tokens.rope, layer)
+            if context is None:
+                x = _run_block(block, x, tokens, rope, bias)
+            else:
+                around = replace(context, rope=_rope_of(context.rope, layer))
+                x = _run_block(block, x, tokens, rope, bias, around)
+                context = context.moved((x - before).flatten(0, -2)[self.prefix :])
             if rows is not None:
                 x = x * rows[:, None]
-        return tokens.with_features(x.flatten(0, -2))
+        return replace(tokens, x=x.flatten(0, -2), contexts=tokens.contexts if context is None else (context,))
 
     def norm(self, x: Tensor) -> Tensor:
         """The backbone's final norm, applied to the features of every head layer."""
@@ -255,12 +274,32 @@ def _rotary_rows(rope: Tensor, prefix: int, batch: int) -> Tensor:
     return torch.cat([rows] * batch, dim=-2)
 
 
-def _run_block(block: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x: (T, C) -> (T, C), with LayerScale and norm order of the family."""
+def _rope_of(rope: Tensor | None, layer: int) -> Tensor | None:
+    """Rotary table of a block, counted from 1, from one that all blocks or each of them have."""
+    return rope if rope is None or rope.ndim == 2 else rope[layer - 1]
+
+
+def _run_block(
+    block: Any,
+    x: Tensor,
+    tokens: Tokens,
+    rope: Tensor | None,
+    bias: Tensor | None,
+    context: Context | None = None,
+) -> Tensor:
+    """x: (T, C) -> (T, C), with LayerScale and norm order of the family; a single image may have a context."""
+    if context is None:
+        rows = x if isinstance(block, POST_NORM) else block.norm1(x)
+        attended = _attend(block.attn, rows, tokens, rope, bias)
+    else:
+        around = context.x if x.ndim == 2 else context.x[None]
+        rows = torch.cat([x, around], dim=-2)
+        rows = rows if isinstance(block, POST_NORM) else block.norm1(rows)
+        attended = _attend_with_context(block.attn, rows, context, rope, bias)
     if isinstance(block, POST_NORM):
-        x = x + block.norm1(_attend(block.attn, x, tokens, rope, bias))
+        x = x + block.norm1(attended)
         return in_chunks(lambda rows: rows + block.norm2(run_mlp(block.mlp, rows)), x)
-    x = x + scale_branch(block, 1, _attend(block.attn, block.norm1(x), tokens, rope, bias))
+    x = x + scale_branch(block, 1, attended)
     return in_chunks(lambda rows: rows + scale_branch(block, 2, run_mlp(block.mlp, block.norm2(rows))), x)
 
 
@@ -316,18 +355,51 @@ def _attend(attn: Any, x: Tensor, tokens: Tokens, rope: Tensor | None, bias: Ten
     return finish_attention(attn, x, out)
 
 
-def rotate(attn: Any, q: Tensor, k: Tensor, v: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of all heads, each (T, heads, D), with the rotary table applied to the first two."""
+def _attend_with_context(attn: Any, rows: Tensor, context: Context, rope: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Attention of one image's live tokens to themselves and to its context, from (T + m, C) normalised rows of both.
+
+    Args:
+        attn: Attention of a block.
+        rows: Live tokens, then dropped ones.
+        context: The latter.
+        rope: Rotary table of the live tokens, or None.
+        bias: (T,) added to the logits of each live key, or None.
+    """
+    live = rows.shape[-2] - context.x.shape[0]  # len() would become a constant of an exported graph
+    table = None if rope is None or context.rope is None else torch.cat([rope, context.rope], dim=-2)
+    q, k, v = rotate(attn, *project(attn, rows, live), rope, table)
+    bias = rows.new_zeros(live) if bias is None else bias
+    weights = torch.cat([bias, context.size.to(bias).log()])
+    out = uniform_attention(q, k, v, 1, weights, attn.scale)
+    return finish_attention(attn, rows[..., :live, :], out)
+
+
+def rotate(
+    attn: Any, q: Tensor, k: Tensor, v: Tensor, rope: Tensor | None, of_keys: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of all heads, each (T, heads, D), with the rotary table applied to the first two.
+
+    Args:
+        attn: Attention of a block.
+        q: Queries.
+        k: Keys.
+        v: Values.
+        rope: Rotary table, or None.
+        of_keys: That of the keys, where there are more of them than queries.
+    """
     if rope is not None:
-        # (T, D) is shared by all heads; (heads, T, D) is learned per head
-        table = rope[:, None] if rope.ndim == 2 else rope.transpose(0, 1)
         half = getattr(attn, "rotate_half", False)
-        q = apply_rot_embed_cat(q, table, half=half).type_as(v)
-        k = apply_rot_embed_cat(k, table, half=half).type_as(v)
+        q = apply_rot_embed_cat(q, _table_of_heads(rope), half=half).type_as(v)
+        k = apply_rot_embed_cat(k, _table_of_heads(rope if of_keys is None else of_keys), half=half).type_as(v)
     if k.shape[1] != q.shape[1]:
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     return q, k, v
+
+
+def _table_of_heads(rope: Tensor) -> Tensor:
+    """Rotary table of (T, heads, D): (T, D) is shared by all heads, (heads, T, D) is learned for each."""
+    return rope[:, None] if rope.ndim == 2 else rope.transpose(0, 1)
 
 
 def finish_attention(attn: Any, x: Tensor, out: Tensor) -> Tensor:
@@ -340,18 +412,40 @@ def finish_attention(attn: Any, x: Tensor, out: Tensor) -> Tensor:
     return projected
 
 
-def project(attn: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of (T, C) tokens, each (T, heads, D); keys and values may have fewer heads."""
+def project(attn: Any, x: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of (T, C) tokens, each (T, heads, D); keys and values may have fewer heads.
+
+    Args:
+        attn: Attention of a block.
+        x: The tokens.
+        queries: Only the first so many have queries; all if None.
+    """
+    asking = x if queries is None else x[..., :queries, :]
     if attn.qkv is None:
-        projections = (attn.q_proj, attn.k_proj, attn.v_proj)
-        q, k, v = (proj(x).flatten(0, -2).unflatten(-1, (-1, attn.head_dim)) for proj in projections)
+        projections = ((attn.q_proj, asking), (attn.k_proj, x), (attn.v_proj, x))
+        q, k, v = (proj(rows).flatten(0, -2).unflatten(-1, (-1, attn.head_dim)) for proj, rows in projections)
         return attn.q_norm(q), attn.k_norm(k), v
+    if queries is not None:
+        return _project_some(attn, asking, x)
     if getattr(attn, "q_bias", None) is None:
         qkv = attn.qkv(x)
     else:
         bias = torch.cat((attn.q_bias, attn.k_bias, attn.v_bias))
         qkv = F.linear(x, attn.qkv.weight, bias)
     q, k, v = qkv.flatten(0, -2).unflatten(-1, (3, attn.num_heads, -1)).unbind(1)
+    return attn.q_norm(q), attn.k_norm(k), v
+
+
+def _project_some(attn: Any, asking: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`project` with a joint layer, whose part for queries runs on the rows of `asking` only."""
+    bias = attn.qkv.bias
+    if getattr(attn, "q_bias", None) is not None:
+        bias = torch.cat((attn.q_bias, attn.k_bias, attn.v_bias))
+    cut = attn.qkv.weight.shape[0] // 3
+    own, rest = (None, None) if bias is None else (bias[:cut], bias[cut:])
+    q = F.linear(asking, attn.qkv.weight[:cut], own).flatten(0, -2).unflatten(-1, (attn.num_heads, -1))
+    kv = F.linear(x, attn.qkv.weight[cut:], rest).flatten(0, -2).unflatten(-1, (2, attn.num_heads, -1))
+    k, v = kv.unbind(1)
     return attn.q_norm(q), attn.k_norm(k), v
 
 

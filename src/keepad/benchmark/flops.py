@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -26,11 +27,13 @@ class BlockShape:
 
     Attributes:
         projections: Weights of the linear layers around attention: queries, keys, values, a gate if any, output.
+        keys: Those of keys and values alone, which is all that a dropped token of the context costs.
         mlp: Weights of the linear layers of the MLP, two of them in a plain one and three in SwiGLU.
         attention: Width of attention, heads times width of a head.
     """
 
     projections: int
+    keys: int
     mlp: int
     attention: int
 
@@ -71,6 +74,7 @@ def shape_of(backbone: Backbone) -> BackboneShape:
     blocks = tuple(
         BlockShape(
             projections=_linear_weights(block.attn),
+            keys=_key_weights(block.attn),
             mlp=_linear_weights(block.mlp),
             attention=block.attn.num_heads * block.attn.head_dim,
         )
@@ -84,19 +88,30 @@ def _linear_weights(module: nn.Module) -> int:
     return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
 
 
-def backbone_flops(shape: BackboneShape, embedded: int, entering: Sequence[int]) -> tuple[int, int, int]:
+def _key_weights(attention: Any) -> int:
+    """Weights that make keys and values of a token."""
+    if attention.qkv is None:
+        return _linear_weights(attention.k_proj) + _linear_weights(attention.v_proj)
+    weights: int = attention.qkv.weight.numel()
+    return 2 * weights // 3
+
+
+def backbone_flops(
+    shape: BackboneShape, embedded: int, entering: Sequence[int], context: Sequence[int] = ()
+) -> tuple[int, int, int]:
     """FLOPs of one image in the patch embedding, the linear layers, and attention.
 
     Args:
         shape: Sizes of the backbone.
         embedded: Patches of the whole grid.
         entering: Live patches that entered block 1, 2, and so on; a pass that stops early lists fewer blocks.
+        context: Dropped tokens that those of each block attended to; none if empty.
     """
     linear = attention = 0
-    for block, patches in zip(shape.blocks, entering, strict=False):
+    for block, patches, dropped in zip(shape.blocks, entering, context or [0] * len(entering), strict=False):
         length = patches + shape.prefix
-        linear += 2 * length * (block.projections + block.mlp)
-        attention += 4 * length**2 * block.attention
+        linear += 2 * length * (block.projections + block.mlp) + 2 * dropped * block.keys
+        attention += 4 * length * (length + dropped) * block.attention
     return 2 * embedded * shape.patch, linear, attention
 
 
@@ -115,7 +130,8 @@ def count_flops(network: Network, inference: Inference, point: OperatingPoint) -
     grid, shallow, deep = rows * columns, len(inference.survivors_shallow), len(inference.survivors)
     embedded = grid if inference.pixel_routing is None else len(inference.pixel_routing.index)
     entering = patches_entering(network.placement, embedded, shallow, deep, early_exit=point.early_exit)
-    embed, linear, attention = backbone_flops(shape_of(network.backbone), embedded, entering)
+    around = patches_entering(network.placement, 0, *inference.context, early_exit=point.early_exit)
+    embed, linear, attention = backbone_flops(shape_of(network.backbone), embedded, entering, around)
     width = network.backbone.width
     counted = np.arange(grid) if inference.inside is None else np.flatnonzero(inference.inside)
     selectors = 0
@@ -127,13 +143,16 @@ def count_flops(network: Network, inference: Inference, point: OperatingPoint) -
             selectors += 2 * embedded * landmarks * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(network.deep) + 2 * 2 * shallow * width
+    # Every token of the context is compared with the survivors that may carry it.
+    selectors += sum(2 * live * left * width for live, left in zip((shallow, deep), inference.context, strict=True))
     uses_entry = network.head.uses_entry or network.deep.dissimilarity is not None
-    head = 2 * shallow**2 * width if uses_entry else 0
+    head = 2 * shallow * (shallow + inference.context[0]) * width if uses_entry else 0
     for layer in (layer for layer in network.placement.head_layers if layer <= len(entering)):
         live = deep if layer >= network.placement.deep else shallow
         head += 2 * (live + 1) * width
         if network.head.uses_dissimilarity(layer):
-            head += 2 * live**2 * width
+            left = inference.context[layer >= network.placement.deep]
+            head += 2 * live * (live + left) * width
     return Flops(embed, linear, attention, selectors, head)
 
 

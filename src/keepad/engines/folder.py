@@ -14,7 +14,7 @@ from keepad.presets import Calibration, Placement, with_tuples
 
 DESCRIPTION = "engine.json"
 SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
-FORMAT = 8
+FORMAT = 9
 _LONGEST_SIDE = 1 << 14  # pixels; far above what a network is trained for
 EDITION = 3  # raised when exports change though older ones still run, so that the cache makes new ones
 

@@ -14,12 +14,62 @@ from keepad.engines.sessions import Session
 from keepad.errors import KeepADError
 from keepad.presets import Calibration, OperatingPoint
 from keepad.routing import PixelRouting, is_landmark, relabel
+from keepad.routing.condensing import groups_of
 from keepad.steps import HeadOutput, ReducedImage, Stages
 
 _FEWEST_LANDMARKS = 3  # which the graph takes the nearest of
 SCORES = "scores"  # segment of the shallow scores; always fp32, since it decides between tokens that differ little
 
 Segments: TypeAlias = Callable[[str], Session]  # the session of a segment, by its name
+
+
+@dataclass(frozen=True)
+class EngineContext:
+    """Dropped tokens of one image; see `keepad.context.Context`.
+
+    Attributes:
+        x: (m, C) features.
+        index: (m,) grid indices of the patches that they grew from.
+        cells: (k,) grid indices of the dropped cells.
+        token: (k,) position of each cell's token among the m.
+        size: (m,) cells per token.
+    """
+
+    x: Array
+    index: Array
+    cells: Array
+    token: Array
+    size: Array
+
+    @staticmethod
+    def none(width: int) -> EngineContext:
+        """No context: a single token that stands for no cell, since engines do not take empty arrays."""
+        zero = np.zeros(1, dtype=np.int64)
+        return EngineContext(np.zeros((1, width), dtype=np.float32), zero, zero, zero, np.zeros(1, dtype=np.float32))
+
+    def joined(self, other: EngineContext) -> EngineContext:
+        """Both."""
+        token = np.concatenate([self.token, other.token + len(self.x)])
+        pairs = ((self.x, other.x), (self.index, other.index), (self.cells, other.cells), (self.size, other.size))
+        x, index, cells, size = (np.concatenate(pair) for pair in pairs)
+        return EngineContext(x, index, cells, token, size)
+
+    def condensed(self, count: int) -> EngineContext:
+        """The context in at most `count` tokens."""
+        if len(self.x) <= count:
+            return self
+        group, seeds = groups_of(self.x, count)
+        order = np.argsort(group, kind="stable")
+        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+        size = np.add.reduceat(self.size[order], starts)
+        x = np.add.reduceat((self.x * self.size[:, None])[order], starts, axis=0) / size[:, None]
+        return EngineContext(x, self.index[seeds], self.cells, group[self.token], size)
+
+    def inputs(self, multiple: int) -> dict[str, Array]:
+        """Inputs of a segment, padded with tokens of size 0 to a multiple of rows."""
+        fields = {"context": self.x, "context_index": self.index, "context_size": self.size}
+        padded = {name: pad_rows(values, -len(self.x) % multiple) for name, values in fields.items()}
+        return {**padded, "context_cells": self.cells, "context_token": self.token}
 
 
 @dataclass(frozen=True)
@@ -34,6 +84,7 @@ class EngineTokens:
         size: (n,) cells per patch.
         entry: (m,) dissimilarity where the cells entered the deep router, once it is known.
         risk: (m,) their risk there.
+        context: Dropped tokens that these attend to, or None.
     """
 
     x: Array
@@ -43,16 +94,32 @@ class EngineTokens:
     size: Array
     entry: Array | None = None
     risk: Array | None = None
+    context: EngineContext | None = None
 
-    def gather(self, keep: Sequence[Array]) -> EngineTokens:
-        """The tokens that the cells at `keep[0]` need."""
+    def gather(self, keep: Sequence[Array], context: int = 0) -> EngineTokens:
+        """The tokens that the cells at `keep[0]` need; at most `context` of the others are left behind."""
         (kept,) = keep
         needed, token = relabel(self.token[kept])
         prefix = len(self.x) - len(self.index)
         rows = np.concatenate([np.arange(prefix), needed + prefix])
         size = np.bincount(token, minlength=len(needed)).astype(np.float32)
         entry = None if self.entry is None else self.entry[kept]
-        return EngineTokens(self.x[rows], self.index[needed], self.cells[kept], token, size, entry)
+        left = self._left_behind(kept).condensed(context) if context and len(kept) < len(self.cells) else self.context
+        return EngineTokens(self.x[rows], self.index[needed], self.cells[kept], token, size, entry, context=left)
+
+    def _left_behind(self, kept: Array) -> EngineContext:
+        """What becomes context when the cells at `kept` stay."""
+        dropped = np.ones(len(self.cells), dtype=bool)
+        dropped[kept] = False
+        used, token = relabel(self.token[dropped])
+        size = np.bincount(token, minlength=len(used)).astype(np.float32)
+        x = self.x[len(self.x) - len(self.index) + used]
+        left = EngineContext(x, self.index[used], self.cells[dropped], token, size)
+        return left if self.context is None else self.context.joined(left)
+
+    def around(self) -> list[int]:
+        """Tokens in the context."""
+        return [0 if self.context is None else len(self.context.x)]
 
     def indices(self) -> list[Array]:
         """(n,) grid indices of the live patches."""
@@ -66,7 +133,8 @@ class EngineTokens:
         fields = {"tokens": self.x, "index": self.index, "size": self.size}
         padded = {name: pad_rows(values, -len(self.x) % multiple) for name, values in fields.items()}
         rest = {"cells": self.cells, "token": self.token}
-        return {**padded, **rest, **({} if self.entry is None else {"entry": self.entry})}
+        around = (self.context or EngineContext.none(self.x.shape[1])).inputs(multiple)
+        return {**padded, **rest, **around, **({} if self.entry is None else {"entry": self.entry})}
 
 
 class SegmentSteps:
@@ -110,8 +178,10 @@ class SegmentSteps:
 
     def middle_step(self, tokens: EngineTokens) -> EngineTokens:
         """Tokens that enter the deep router."""
-        x, entry, risk = self._segments("middle")(**tokens.inputs(self._multiple))
-        return replace(tokens, x=x[: len(tokens.x)], entry=entry, risk=risk)
+        x, entry, risk, carried = self._segments("middle")(**tokens.inputs(self._multiple))
+        around = tokens.context
+        around = None if around is None else replace(around, x=carried[: len(around.x)])
+        return replace(tokens, x=x[: len(tokens.x)], entry=entry, risk=risk, context=around)
 
     def risk_step(self, tokens: EngineTokens) -> list[Array]:
         """(m,) risks of the live cells, which the middle segment has computed already."""
@@ -144,9 +214,13 @@ class EngineBatch:
 
     images: list[EngineTokens]
 
-    def gather(self, keep: Sequence[Array]) -> EngineBatch:
-        """The tokens that the cells at `keep[b]` need."""
-        return EngineBatch([own.gather([kept]) for own, kept in zip(self.images, keep, strict=True)])
+    def gather(self, keep: Sequence[Array], context: int = 0) -> EngineBatch:
+        """The tokens that the cells at `keep[b]` need; at most `context` others of each image are left behind."""
+        return EngineBatch([own.gather([kept], context) for own, kept in zip(self.images, keep, strict=True)])
+
+    def around(self) -> list[int]:
+        """Tokens in the context of each image."""
+        return [own.around()[0] for own in self.images]
 
     def indices(self) -> list[Array]:
         """(n,) grid indices of the live patches of each image."""
@@ -183,7 +257,9 @@ class BatchSteps:
             after = self._single.middle_step(own)
             assert after.entry is not None
             assert after.risk is not None
-            images.append(replace(after, x=after.x.copy(), entry=after.entry.copy(), risk=after.risk.copy()))
+            around = after.context and replace(after.context, x=after.context.x.copy())
+            own = replace(after, x=after.x.copy(), entry=after.entry.copy(), risk=after.risk.copy(), context=around)
+            images.append(own)
         return EngineBatch(images)
 
     def risk_step(self, tokens: EngineBatch) -> list[Array]:

@@ -57,7 +57,11 @@ def train_routers(plan: RouterPlan, fabric: Fabric, *, say: Say, progress: Progr
     fresh_selectors(network, plan)
     recipe = plan.recipe
     network.calibration = replace(
-        network.calibration, grades=recipe.grades, landmarks=recipe.landmarks, score_smoothing=recipe.score_smoothing
+        network.calibration,
+        grades=recipe.grades,
+        landmarks=recipe.landmarks,
+        score_smoothing=recipe.score_smoothing,
+        context=recipe.context,
     )
     tuned = plan.recipe.tuned and plan.shallow is None
 

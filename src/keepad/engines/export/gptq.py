@@ -201,7 +201,8 @@ def _groups_of(block: Any) -> Iterator[_LinearGroup]:
         mlp.norm = Scale(scale)
 
     yield _LinearGroup([attn.proj], by_values)
-    yield _LinearGroup([attn.q_proj, attn.k_proj, attn.v_proj], by_norm("norm1"))
+    # Keys first: the first layer's input is observed, and dropped tokens have no queries.
+    yield _LinearGroup([attn.k_proj, attn.q_proj, attn.v_proj], by_norm("norm1"))
     yield _LinearGroup([mlp.fc1], by_norm("norm2"))
     yield _LinearGroup([mlp.fc2], by_hidden_norm, after_activation=True)
 

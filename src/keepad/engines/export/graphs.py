@@ -127,6 +127,8 @@ def _example(segment: Segment) -> tuple[Tensor, ...]:
     count = cells - 5  # fewer tokens than cells, so that some are shared
     token = torch.arange(live).clamp(max=count - 1)
     width = 3 * network.patch[0] * network.patch[1]
+    dropped, left = cells - 9, cells - 11
+    groups = torch.arange(dropped).clamp(max=left - 1)
     inputs = {
         "patches": torch.randint(0, 256, (count, width), generator=generator, dtype=torch.uint8),
         "tokens": torch.randn(count + network.backbone.prefix, network.backbone.width, generator=generator),
@@ -136,6 +138,11 @@ def _example(segment: Segment) -> tuple[Tensor, ...]:
         "size": torch.bincount(token).float(),
         "entry": torch.rand(live, generator=generator),
         "landmarks": torch.arange(live)[::_LANDMARKS],
+        "context": torch.randn(left, network.backbone.width, generator=generator),
+        "context_index": torch.arange(left),
+        "context_cells": torch.arange(dropped),
+        "context_token": groups,
+        "context_size": torch.bincount(groups).float(),
     }
     return tuple(inputs[name] for name in segment.inputs)
 

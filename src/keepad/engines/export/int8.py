@@ -21,7 +21,14 @@ _LAYER = re.compile(r"\.blocks\.(\d+)\.(?:attn|mlp)\.(\w+)")
 # segment passes through all others and changes which tokens stay.
 TOLERANCES = {"early": 1.1e-3, "middle": 3e-3, "late": 3e-3, "late-whole": 3e-3}
 _MEASURED_FEEDS = 12
-_MOVING = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")  # operations between a FakeQuantize and its MatMul
+_MOVING = (
+    "Reshape",
+    "Transpose",
+    "Squeeze",
+    "Unsqueeze",
+    "Slice",
+    "StridedSlice",
+)  # operations between a FakeQuantize and its MatMul
 
 LinearLayers: TypeAlias = dict[str, list[str]]  # layer -> names of its MatMul nodes
 

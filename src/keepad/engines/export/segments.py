@@ -10,9 +10,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from keepad.context import Context
 from keepad.engines.steps import SCORES, late_name
 from keepad.network import Network
 from keepad.tokens import Merge, Tokens
+
+# Inputs that describe the dropped tokens; a single one of size 0 where there is no context.
+CONTEXT = ("context", "context_index", "context_cells", "context_token", "context_size")
 
 
 class Segment(nn.Module):
@@ -30,9 +34,12 @@ class Segment(nn.Module):
         self.network = network
         self._grid = network.grid
 
-    def tokens(self, x: Tensor, index: Tensor, merge: Merge, entry: Tensor | None = None) -> Tokens:
-        """Live tokens of one image, from (prefix + n, C) features and (n,) grid indices."""
-        return replace(self.network.backbone.tokens_at(x, index, self._grid), merges=(merge,), entry=entry)
+    def tokens(self, x: Tensor, index: Tensor, merge: Merge, context: tuple[Tensor, ...]) -> Tokens:
+        """Live tokens of one image, from (prefix + n, C) features and (n,) grid indices, and its CONTEXT."""
+        backbone, (around, of_context, cells, token, size) = self.network.backbone, context
+        rope = backbone.rotary_rows(of_context, self._grid)
+        left = Context(around, cells, token, size, rope=rope)
+        return replace(backbone.tokens_at(x, index, self._grid), merges=(merge,), contexts=(left,))
 
 
 class Early(Segment):
@@ -87,21 +94,33 @@ class Middle(Segment):
         rotation: (C, C) rotation of its input tokens, if any; see `gptq`.
     """
 
-    inputs = ("tokens", "index", "cells", "token", "size")
-    outputs = ("entering", "entry", "risk")
+    inputs = ("tokens", "index", "cells", "token", "size", *CONTEXT)
+    outputs = ("entering", "entry", "risk", "carried")
 
     def __init__(self, network: Network, rotation: Tensor | None = None) -> None:
         super().__init__(network)
         self._rotation = rotation
 
     def forward(
-        self, x: Tensor, index: Tensor, cells: Tensor, token: Tensor, size: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        x = x if self._rotation is None else x @ self._rotation.T
-        tokens = self.network.middle(self.tokens(x, index, Merge(cells, token, size)))
+        self,
+        x: Tensor,
+        index: Tensor,
+        cells: Tensor,
+        token: Tensor,
+        size: Tensor,
+        context: Tensor,
+        context_index: Tensor,
+        context_cells: Tensor,
+        context_token: Tensor,
+        context_size: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if self._rotation is not None:
+            x, context = x @ self._rotation.T, context @ self._rotation.T
+        around = (context, context_index, context_cells, context_token, context_size)
+        tokens = self.network.middle(self.tokens(x, index, Merge(cells, token, size), around))
         (risk,) = self.network.risks(tokens)
         entry = self.network.dissimilarity(tokens) if tokens.entry is None else tokens.entry
-        return tokens.x, entry, risk
+        return tokens.x, entry, risk, tokens.contexts[0].x
 
 
 class Late(Segment):
@@ -112,7 +131,7 @@ class Late(Segment):
         last: Last block that runs.
     """
 
-    inputs = ("tokens", "index", "cells", "token", "size", "entry")
+    inputs = ("tokens", "index", "cells", "token", "size", "entry", *CONTEXT)
     outputs = ("responses", "cls", "features")
 
     @property
@@ -125,10 +144,22 @@ class Late(Segment):
         self.last = last
 
     def forward(
-        self, x: Tensor, index: Tensor, cells: Tensor, token: Tensor, size: Tensor, entry: Tensor
+        self,
+        x: Tensor,
+        index: Tensor,
+        cells: Tensor,
+        token: Tensor,
+        size: Tensor,
+        entry: Tensor,
+        context: Tensor,
+        context_index: Tensor,
+        context_cells: Tensor,
+        context_token: Tensor,
+        context_size: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(layers, m) responses of the cells, (layers,) of the CLS token, and features of the match layers."""
-        tokens = self.tokens(x, index, Merge(cells, token, size), entry)
+        around = (context, context_index, context_cells, context_token, context_size)
+        tokens = replace(self.tokens(x, index, Merge(cells, token, size), around), entry=entry)
         responses = self.network.respond(tokens, self.last, features=True)
         return (
             torch.stack([own for (own,) in responses.patch.values()]),
