@@ -1,9 +1,9 @@
-"""Context: tokens that a router dropped, and that the survivors still attend to.
+"""Context: tokens that the shallow router dropped, and that the survivors still attend to until the deep router.
 
 A dropped token has no query, no MLP and no response; only its keys and values are computed, a sixth of a block. It is
 carried from block to block by the change of the survivors that it resembled most when it was dropped, so that its keys
 and values belong to their layer. Without it a survivor sees nothing but other suspicious tokens, and its features are
-no longer those that the head was trained on.
+no longer those that the head was trained on. Behind the deep router it gained nothing on the sources, so it ends there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from keepad.arrays import Array
-from keepad.routing.condensing import groups_of
 
 CARRIERS = 2  # survivors whose change a dropped token takes; more blur it, one alone is noisy
 
@@ -54,36 +51,7 @@ class Context:
         count = CARRIERS if torch.compiler.is_exporting() else min(CARRIERS, len(patches))
         return replace(self, carriers=cosine.topk(count, dim=1).indices)
 
-    def condensed(self, count: int) -> Context:
-        """The context in at most `count` tokens: evenly spaced ones, each averaged with those that resemble it most."""
-        if len(self.x) <= count:
-            return self
-        group, seeds = (torch.from_numpy(own).to(self.x.device) for own in groups_of(_array(self.x), count))
-        size = self.size.new_zeros(count).index_add_(0, group, self.size)
-        total = self.x.new_zeros(count, self.x.shape[1]).index_add_(0, group, self.x * self.size[:, None])
-        rope = None if self.rope is None else self.rope[..., seeds, :]
-        return Context(total / size[:, None], self.cells, group[self.token], size, None, rope)
-
     def moved(self, change: Tensor) -> Context:
         """The context behind a block, from the change of the live patches, (n, C)."""
         assert self.carriers is not None
         return replace(self, x=self.x + change[self.carriers].mean(1))
-
-    def joined(self, other: Context) -> Context:
-        """Both, as one context whose carriers are not known yet."""
-        rope = None
-        if self.rope is not None and other.rope is not None:
-            rope = torch.cat([self.rope, other.rope], dim=-2)
-        return Context(
-            torch.cat([self.x, other.x]),
-            torch.cat([self.cells, other.cells]),
-            torch.cat([self.token, other.token + len(self.x)]),
-            torch.cat([self.size, other.size]),
-            None,
-            rope,
-        )
-
-
-def _array(values: Tensor) -> Array:
-    array: Array = values.detach().float().cpu().numpy()
-    return array

@@ -16,7 +16,7 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.fusion import fused_risks, fused_scores, unusual_evidence
-from keepad.presets import REFERENCE_BUDGET, Calibration, OperatingPoint, PixelBudget, Placement, context_of, resolved
+from keepad.presets import REFERENCE_BUDGET, Calibration, OperatingPoint, PixelBudget, Placement, has_context, resolved
 from keepad.recovery import RouterScores, Upsampler, on_grid, recover, smooth_scores
 from keepad.references.bank import Bank, ImageTokens, Match, blend, nearest, top_distance, unit
 from keepad.routing import (
@@ -54,7 +54,7 @@ class Inference:
         tiles: What the tiles cost into which the photograph was cut, or None; grid indices are then those of the
             photograph.
         extent: Share of the map's height and width that the photograph takes.
-        context: Dropped tokens that survivors attended to, behind each router.
+        context: Dropped tokens that survivors attended to between the routers.
     """
 
     score: float
@@ -71,7 +71,7 @@ class Inference:
     inside: Array | None = None
     tiles: TileReport | None = None
     extent: tuple[float, float] = (1.0, 1.0)
-    context: tuple[int, int] = (0, 0)
+    context: int = 0
 
     @property
     def counted(self) -> int:
@@ -205,7 +205,7 @@ class _Routed:
         survivors: Grid indices of the tokens that left it.
         entry: (m, C) tokens of the cells that entered the deep router, as unit vectors; empty unless asked for.
         far: (k,) distances of the survivors at the deep router, where it knows references.
-        context: Dropped tokens that survivors attended to, behind each router, per image.
+        context: Dropped tokens that survivors attended to between the routers, per image.
         output: What the late blocks gave.
     """
 
@@ -217,7 +217,7 @@ class _Routed:
     survivors: Sequence[Array]
     entry: list[Array]
     far: list[Array] | None
-    context: list[tuple[int, int]]
+    context: Sequence[int]
     output: HeadOutput
 
 
@@ -225,7 +225,6 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
     """Run a batch at one point, from the tokens that enter the shallow router to the last block."""
     tokens, grid, corners, live = early.tokens, early.grid, early.scope.corners, early.cells()
     counted, sigma = [len(cells) for cells in live], steps.calibration.score_smoothing
-    context = context_of(point, steps.calibration)
     fused = early.entry is not None and (bank is not None or corners is not None)  # more is known than the scores
     traces = [RouterScores[Array](None, cells, None) for cells in live]
     evidence: Sequence[float | None] = [None] * len(live)
@@ -238,7 +237,7 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
         else:
             count = sum(len(index) for index in tokens.indices())
             keep = share_shallow(smoothed, live, grid, point.shallow, corners, count)
-        tokens, every = tokens.gather(keep, context), live
+        tokens, every = tokens.gather(keep, has_context(point, steps.calibration)), live
         live = [cells[own] for cells, own in zip(live, keep, strict=True)]
         rows = zip(scores, every, live, strict=True)
         traces = [RouterScores(on_grid(standardise(own), all_of, left, grid), left, None) for own, all_of, left in rows]
@@ -264,18 +263,17 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
             choices = share_deep(risks, live, grid, budget, corners, known[0])
         kept, evidence = [choice.keep for choice in choices], [choice.evidence for choice in choices]
         far = None if far is None else [own[keep] for own, keep in zip(far, kept, strict=True)]
-        tokens = tokens.gather(kept, context)
+        tokens = tokens.gather(kept)
         traces = [replace(trace, risk=standardise(risk)) for trace, risk in zip(traces, risks, strict=True)]
         live = [cells[keep] for cells, keep in zip(live, kept, strict=True)]
-    survivors, after = tokens.indices(), tokens.around()
+    survivors = tokens.indices()
     stages.mark("routing")
     last = steps.placement.exit if point.early_exit else steps.placement.head_layers[-1]
     output = steps.late_step(tokens, last, stages, features=early.matched)
     if early.matched:  # an engine's outputs are valid until its next pass only
         output = HeadOutput(*([own.copy() for own in part] for part in (output.responses, output.cls, output.features)))
     stages.mark("late")
-    left = list(zip(around, after, strict=True))
-    return _Routed(live, kept, traces, evidence, entering, survivors, entry, far, left, output)
+    return _Routed(live, kept, traces, evidence, entering, survivors, entry, far, around, output)
 
 
 def _read(

@@ -182,7 +182,7 @@ class Network(nn.Module):
             stages: Timer.
             features: Also collect the features of the match layers.
         """
-        tokens, responses, done = tokens.linked(), Responses(), self.placement.deep - 1
+        responses, done = Responses(), self.placement.deep - 1
         if tokens.read is not None and tokens.read_cls is not None:  # by survivors, before the deep router
             for position, layer in enumerate(self.placement.early_head_layers):
                 responses.patch[layer] = tokens.split_cells(tokens.read[:, position])

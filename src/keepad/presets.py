@@ -214,7 +214,7 @@ class OperatingPoint:
         smoothing: Sigma of a Gaussian on the map, in patches; 0 is off, None takes the checkpoint's.
         pixels: Budget of the pixel router, or None to embed every patch.
         reducer: Budget of a reducer that takes the place of all routers, or None.
-        context: Let survivors attend to dropped tokens, where the checkpoint says to how many.
+        context: Let survivors attend to dropped tokens, where the checkpoint does so.
     """
 
     name: str
@@ -340,7 +340,7 @@ class Calibration:
         kappa: Exponent of the deep budget at points that name none.
         landmarks: One in how many cells is a landmark of the shallow router: 9 or 2 (see `routing.grid.is_landmark`).
         score_smoothing: Sigma of a Gaussian on the scores that rescue goes by, in patches; 0 is off.
-        context: Dropped tokens that survivors still attend to, at most; more are averaged in groups. 0 is none.
+        context: Whether survivors of the shallow router attend to what it dropped, until the deep router.
         evidence: Rows of (rho, centre, temperature): the controller of absolute evidence behind a shallow router with
             that rho, ascending; empty where the evidence is the published one.
     """
@@ -360,7 +360,7 @@ class Calibration:
     kappa: float = 0.58
     landmarks: int = 9
     score_smoothing: float = 0.0
-    context: int = 0
+    context: bool = False
     evidence: tuple[tuple[float, float, float], ...] = ()
 
 
@@ -389,9 +389,9 @@ def _resolved_deep(deep: DeepBudget, rho: float, calibration: Calibration) -> De
     return replace(deep, rho_min=low, rho_max=high, centre=centre, temperature=temperature, kappa=1.0)
 
 
-def context_of(point: OperatingPoint, calibration: Calibration) -> int:
-    """Dropped tokens that survivors of a pass at this point still attend to, at most."""
-    return calibration.context if point.context else 0
+def has_context(point: OperatingPoint, calibration: Calibration) -> bool:
+    """Whether survivors of the shallow router attend to what it dropped, in a pass at this point."""
+    return point.context and calibration.context
 
 
 def with_tuples(fields: dict[str, Any]) -> dict[str, Any]:

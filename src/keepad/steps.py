@@ -78,10 +78,10 @@ class Stages:
 class LiveTokens(Protocol):
     """Live tokens of a batch, in whatever form the network holds them."""
 
-    def gather(self, keep: Sequence[Array], context: int = 0) -> Any:
+    def gather(self, keep: Sequence[Array], context: bool = False) -> Any:
         """The tokens that the cells at `keep[b]` need, positions among the live cells of image b.
 
-        At most `context` of the others are left behind for the survivors to attend to.
+        With `context`, the others are left behind for these to attend to.
         """
 
     def around(self) -> Sequence[int]:

@@ -185,15 +185,15 @@ class Tokens:
         """One slice per image of a tensor that has one row per live cell."""
         return (values,) if self.images == 1 else values.split([len(cells) for cells in self.cells()])
 
-    def gather(self, keep: Sequence[Positions], context: int = 0) -> Tokens:
+    def gather(self, keep: Sequence[Positions], context: bool = False) -> Tokens:
         """The tokens that the cells at `keep[b]` need, positions among the live cells of image b.
 
         Args:
             keep: Positions of the cells that stay.
-            context: Leave the tokens of the other cells behind as context, at most so many; 0 drops them for good.
+            context: Leave the tokens of the other cells behind as context; else they are gone, and any context is.
         """
         kept = [torch.as_tensor(positions, device=self.x.device) for positions in keep]
-        contexts = tuple(own.condensed(context) for own in self._left_behind(kept)) if context else ()
+        contexts = tuple(self._left_behind(kept)) if context else ()
         entry, read = self._kept(self.entry, kept), self._kept(self.read, kept)
         if not self.merged:
             alone = self._gather_patches(kept)
@@ -215,17 +215,13 @@ class Tokens:
     def _left_behind(self, keep: Sequence[Tensor]) -> Iterator[Context]:
         """What becomes context of each image, when the cells at `keep[b]` stay."""
         rows = self.per_image(self.patch_rows())
-        before = self.contexts or (None,) * self.images
-        for own, cells, merge, kept, earlier in zip(
-            rows, self.cells(), self.merge_of_each(), keep, before, strict=True
-        ):
+        for own, cells, merge, kept in zip(rows, self.cells(), self.merge_of_each(), keep, strict=True):
             dropped = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
             dropped[kept] = False
             token = (torch.arange(len(cells), device=cells.device) if merge is None else merge.token)[dropped]
             used, token, size = token.unique(return_inverse=True, return_counts=True)
             rope = None if self.rope is None else self.rope[..., own[used], :]
-            left = Context(self.x[own[used]], cells[dropped], token, size.to(self.x), None, rope)
-            yield left if earlier is None else earlier.joined(left)
+            yield Context(self.x[own[used]], cells[dropped], token, size.to(self.x), None, rope)
 
     def linked(self) -> Tokens:
         """The tokens, each dropped one with the survivors that carry it."""

@@ -68,13 +68,12 @@ def test_smoothed_scores_and_absolute_evidence_choose_as_torch_does(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("context", [10, 99])
 def test_survivors_attend_to_dropped_tokens_as_in_torch(
-    tiny: Network, folders: dict[str, Path], pixels: Array, engine: str, context: int, monkeypatch: pytest.MonkeyPatch
+    tiny: Network, folders: dict[str, Path], pixels: Array, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, points = open_network(folders[engine]), [POINTS["dense"], POINTS["prune50"], POINTS["prune70"]]
     without = tiny.infer(pixels, points)
-    calibration = replace(tiny.calibration, context=context)
+    calibration = replace(tiny.calibration, context=True)
     monkeypatch.setattr(tiny, "calibration", calibration)
     network.calibration = calibration
     expected, actual = tiny.infer(pixels, points), network.infer(pixels, points)
@@ -86,7 +85,7 @@ def test_survivors_attend_to_dropped_tokens_as_in_torch(
             np.testing.assert_allclose(b.anomaly_map, a.anomaly_map, atol=1e-3)
             changed = not np.allclose(a.patch_map, plain.patch_map, atol=1e-6)
             assert changed == (point.name != "dense")
-            assert max(a.context) <= context
+            assert (a.context > 0) == (point.name != "dense")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

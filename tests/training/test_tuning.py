@@ -92,7 +92,7 @@ def test_twice_the_compute_must_gain_one_point() -> None:
 
 
 def test_a_choice_that_keeps_more_than_its_name_promises_is_out() -> None:
-    choice = RouterChoice(shallow=4, context=0, score_smoothing=1.0, coverage=3, kappa=0.58, grades=(0.0, 0.0))
+    choice = RouterChoice(shallow=4, score_smoothing=1.0, coverage=3, kappa=0.58, grades=(0.0, 0.0))
     validation = RouterValidation(0.9, 0.9, dtr=0.9, missed=0, anomalous=10, keep=0.19)
     trial = RouterTrial(choice, validation, 1e9, dense=3e9)
     assert trial.value > RouterTrial(choice, replace(validation, missed=1), 1e9, dense=3e9).value

@@ -130,7 +130,7 @@ def count_flops(network: Network, inference: Inference, point: OperatingPoint) -
     grid, shallow, deep = rows * columns, len(inference.survivors_shallow), len(inference.survivors)
     embedded = grid if inference.pixel_routing is None else len(inference.pixel_routing.index)
     entering = patches_entering(network.placement, embedded, shallow, deep, early_exit=point.early_exit)
-    around = patches_entering(network.placement, 0, *inference.context, early_exit=point.early_exit)
+    around = patches_entering(network.placement, 0, inference.context, 0, early_exit=point.early_exit)
     embed, linear, attention = backbone_flops(shape_of(network.backbone), embedded, entering, around)
     width = network.backbone.width
     counted = np.arange(grid) if inference.inside is None else np.flatnonzero(inference.inside)
@@ -143,15 +143,14 @@ def count_flops(network: Network, inference: Inference, point: OperatingPoint) -
             selectors += 2 * embedded * landmarks * width
     if point.deep is not None:
         selectors += 2 * _linear_weights(network.deep) + 2 * 2 * shallow * width
-    # Every token of the context is compared with the survivors that may carry it.
-    selectors += sum(2 * live * left * width for live, left in zip((shallow, deep), inference.context, strict=True))
+    selectors += 2 * shallow * inference.context * width  # which survivors carry a token of the context
     uses_entry = network.head.uses_entry or network.deep.dissimilarity is not None
-    head = 2 * shallow * (shallow + inference.context[0]) * width if uses_entry else 0
+    head = 2 * shallow * (shallow + inference.context) * width if uses_entry else 0
     for layer in (layer for layer in network.placement.head_layers if layer <= len(entering)):
         live = deep if layer >= network.placement.deep else shallow
         head += 2 * (live + 1) * width
         if network.head.uses_dissimilarity(layer):
-            left = inference.context[layer >= network.placement.deep]
+            left = 0 if layer >= network.placement.deep else inference.context
             head += 2 * live * (live + left) * width
     return Flops(embed, linear, attention, selectors, head)
 

@@ -14,7 +14,6 @@ from keepad.engines.sessions import Session
 from keepad.errors import KeepADError
 from keepad.presets import Calibration, OperatingPoint
 from keepad.routing import PixelRouting, is_landmark, relabel
-from keepad.routing.condensing import groups_of
 from keepad.steps import HeadOutput, ReducedImage, Stages
 
 _FEWEST_LANDMARKS = 3  # which the graph takes the nearest of
@@ -47,28 +46,11 @@ class EngineContext:
         zero = np.zeros(1, dtype=np.int64)
         return EngineContext(np.zeros((1, width), dtype=np.float32), zero, zero, zero, np.zeros(1, dtype=np.float32))
 
-    def joined(self, other: EngineContext) -> EngineContext:
-        """Both."""
-        token = np.concatenate([self.token, other.token + len(self.x)])
-        pairs = ((self.x, other.x), (self.index, other.index), (self.cells, other.cells), (self.size, other.size))
-        x, index, cells, size = (np.concatenate(pair) for pair in pairs)
-        return EngineContext(x, index, cells, token, size)
-
-    def condensed(self, count: int) -> EngineContext:
-        """The context in at most `count` tokens."""
-        if len(self.x) <= count:
-            return self
-        group, seeds = groups_of(self.x, count)
-        order = np.argsort(group, kind="stable")
-        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-        size = np.add.reduceat(self.size[order], starts)
-        x = np.add.reduceat((self.x * self.size[:, None])[order], starts, axis=0) / size[:, None]
-        return EngineContext(x, self.index[seeds], self.cells, group[self.token], size)
-
     def inputs(self, multiple: int) -> dict[str, Array]:
         """Inputs of a segment, padded with tokens of size 0 to a multiple of rows."""
         fields = {"context": self.x, "context_index": self.index, "context_size": self.size}
-        padded = {name: pad_rows(values, -len(self.x) % multiple) for name, values in fields.items()}
+        # Coarser than the live tokens: what was dropped differs from image to image, and every new shape costs time.
+        padded = {name: pad_rows(values, -len(self.x) % (4 * multiple)) for name, values in fields.items()}
         return {**padded, "context_cells": self.cells, "context_token": self.token}
 
 
@@ -96,15 +78,15 @@ class EngineTokens:
     risk: Array | None = None
     context: EngineContext | None = None
 
-    def gather(self, keep: Sequence[Array], context: int = 0) -> EngineTokens:
-        """The tokens that the cells at `keep[0]` need; at most `context` of the others are left behind."""
+    def gather(self, keep: Sequence[Array], context: bool = False) -> EngineTokens:
+        """The tokens that the cells at `keep[0]` need; with `context`, the others are left behind."""
         (kept,) = keep
         needed, token = relabel(self.token[kept])
         prefix = len(self.x) - len(self.index)
         rows = np.concatenate([np.arange(prefix), needed + prefix])
         size = np.bincount(token, minlength=len(needed)).astype(np.float32)
         entry = None if self.entry is None else self.entry[kept]
-        left = self._left_behind(kept).condensed(context) if context and len(kept) < len(self.cells) else self.context
+        left = self._left_behind(kept) if context and len(kept) < len(self.cells) else None
         return EngineTokens(self.x[rows], self.index[needed], self.cells[kept], token, size, entry, context=left)
 
     def _left_behind(self, kept: Array) -> EngineContext:
@@ -114,8 +96,7 @@ class EngineTokens:
         used, token = relabel(self.token[dropped])
         size = np.bincount(token, minlength=len(used)).astype(np.float32)
         x = self.x[len(self.x) - len(self.index) + used]
-        left = EngineContext(x, self.index[used], self.cells[dropped], token, size)
-        return left if self.context is None else self.context.joined(left)
+        return EngineContext(x, self.index[used], self.cells[dropped], token, size)
 
     def around(self) -> list[int]:
         """Tokens in the context."""
@@ -133,8 +114,7 @@ class EngineTokens:
         fields = {"tokens": self.x, "index": self.index, "size": self.size}
         padded = {name: pad_rows(values, -len(self.x) % multiple) for name, values in fields.items()}
         rest = {"cells": self.cells, "token": self.token}
-        around = (self.context or EngineContext.none(self.x.shape[1])).inputs(multiple)
-        return {**padded, **rest, **around, **({} if self.entry is None else {"entry": self.entry})}
+        return {**padded, **rest, **({} if self.entry is None else {"entry": self.entry})}
 
 
 class SegmentSteps:
@@ -178,10 +158,9 @@ class SegmentSteps:
 
     def middle_step(self, tokens: EngineTokens) -> EngineTokens:
         """Tokens that enter the deep router."""
-        x, entry, risk, carried = self._segments("middle")(**tokens.inputs(self._multiple))
-        around = tokens.context
-        around = None if around is None else replace(around, x=carried[: len(around.x)])
-        return replace(tokens, x=x[: len(tokens.x)], entry=entry, risk=risk, context=around)
+        around = (tokens.context or EngineContext.none(tokens.x.shape[1])).inputs(self._multiple)
+        x, entry, risk = self._segments("middle")(**tokens.inputs(self._multiple), **around)
+        return replace(tokens, x=x[: len(tokens.x)], entry=entry, risk=risk)
 
     def risk_step(self, tokens: EngineTokens) -> list[Array]:
         """(m,) risks of the live cells, which the middle segment has computed already."""
@@ -214,8 +193,8 @@ class EngineBatch:
 
     images: list[EngineTokens]
 
-    def gather(self, keep: Sequence[Array], context: int = 0) -> EngineBatch:
-        """The tokens that the cells at `keep[b]` need; at most `context` others of each image are left behind."""
+    def gather(self, keep: Sequence[Array], context: bool = False) -> EngineBatch:
+        """The tokens that the cells at `keep[b]` need; with `context`, the others are left behind."""
         return EngineBatch([own.gather([kept], context) for own, kept in zip(self.images, keep, strict=True)])
 
     def around(self) -> list[int]:
@@ -257,9 +236,7 @@ class BatchSteps:
             after = self._single.middle_step(own)
             assert after.entry is not None
             assert after.risk is not None
-            around = after.context and replace(after.context, x=after.context.x.copy())
-            own = replace(after, x=after.x.copy(), entry=after.entry.copy(), risk=after.risk.copy(), context=around)
-            images.append(own)
+            images.append(replace(after, x=after.x.copy(), entry=after.entry.copy(), risk=after.risk.copy()))
         return EngineBatch(images)
 
     def risk_step(self, tokens: EngineBatch) -> list[Array]:

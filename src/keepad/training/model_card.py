@@ -178,7 +178,7 @@ def _router_trials(routers: dict[str, Any]) -> str:
     if "tuning" not in routers:
         return ""
     rows = "\n".join(
-        f"| {row['shallow']} | {row.get('context', 0)} | {row.get('score_smoothing', 0):g} | {row['coverage']} | "
+        f"| {row['shallow']} | {row.get('score_smoothing', 0):g} | {row['coverage']} | "
         f"{row['kappa']:g} | "
         f"{_numbers(row['grades'])} | "
         f"{percent(row['image_auroc'])} | {percent(row['patch_auroc'])} | {percent(row['dtr'])} | {row['missed']} | "
@@ -188,8 +188,8 @@ def _router_trials(routers: dict[str, Any]) -> str:
     return f"""
 Trials of tuning the routers at {routers["recipe"]["point"]}, before their training, the choice last:
 
-| shallow | context | smoothing | coverage | kappa | grades | I-AUROC | patch AUROC | DTR | lost | keep | GFLOPs |
-|---|---|---|---|---|---|---|---|---|---|---|---|
+| shallow before | smoothing | coverage | kappa | grades | I-AUROC | patch AUROC | DTR | lost | keep | GFLOPs |
+|---|---|---|---|---|---|---|---|---|---|---|
 {rows}
 """
 

@@ -134,7 +134,7 @@ class RouterRecipe:
         grades: Change of a recovered response, in logits, per deviation of the shallow score and of the risk.
         landmarks: One in how many cells is a landmark of the shallow router, 9 or 2.
         score_smoothing: Sigma of a Gaussian on the scores that rescue goes by, in patches.
-        context: Dropped tokens that survivors still attend to, at most.
+        context: Whether survivors of the shallow router attend to what it dropped, until the deep router.
         images: Largest number of images per epoch, drawn evenly; all if None.
         losses: Weight of each loss beside detection.
         points: Operating points to calibrate; the second one sets the thresholds.
@@ -162,7 +162,7 @@ class RouterRecipe:
     grades: tuple[float, float] = (0.0, 0.0)
     landmarks: int = 9
     score_smoothing: float = 0.0
-    context: int = 0
+    context: bool = False
     images: int | None = None
     losses: tuple[tuple[str, float], ...] = (("flops", 0.45), ("preserve", 0.22), ("teacher", 0.60), ("mask", 0.25))
     points: tuple[str, ...] = ("paper30", "paper50", "paper70")
@@ -199,7 +199,7 @@ ROUTER_RECIPES: dict[str, RouterRecipe] = {
         grades=(0.25, 1.0),
         landmarks=2,
         score_smoothing=1.0,
-        context=200,
+        context=True,
         images=240,
         points=("prune30", "prune50", "prune70"),
         refit=False,

@@ -1,4 +1,4 @@
-"""Tuning of the routers: place and smoothing of the shallow router, context, coverage, kappa and grades, on the source.
+"""Tuning of the routers: place and smoothing of the shallow router, coverage, kappa and grades, chosen on the source.
 
 The rule, the same for every backbone and source: a choice is worth the mean of image AUROC, patch AUROC and DTR on
 source images whose product the head was not trained on, less the share of defects that it loses whole and what its
@@ -32,7 +32,6 @@ class RouterChoice:
 
     Attributes:
         shallow: Block that the shallow router precedes.
-        context: Dropped tokens that survivors still attend to, at most.
         score_smoothing: Sigma of a Gaussian on the scores that rescue goes by, in patches.
         coverage: Side of the coverage blocks, in patches.
         kappa: Exponent of the deep budget.
@@ -40,7 +39,6 @@ class RouterChoice:
     """
 
     shallow: int
-    context: int
     score_smoothing: float
     coverage: int
     kappa: float
@@ -48,7 +46,6 @@ class RouterChoice:
 
 
 _CANDIDATES: dict[str, tuple[Any, ...]] = {
-    "context": (0, 100, 200, 300),
     "score_smoothing": (0.0, 0.7, 1.0, 1.5),
     "coverage": (2, 3),
     "kappa": (0.5, 0.58, 0.65),
@@ -103,7 +100,6 @@ def tune_routers(
     dense = float(sum(_backbone_flops(network.placement, network, 1.0, 1.0)))
     start = RouterChoice(
         network.placement.shallow,
-        calibration.context,
         calibration.score_smoothing,
         calibration.coverage,
         calibration.kappa,
@@ -146,7 +142,6 @@ def adopt(network: Network, choice: RouterChoice, initialise: Callable[[], None]
     network.placement = replace(network.placement, shallow=choice.shallow)
     network.calibration = replace(
         network.calibration,
-        context=choice.context,
         score_smoothing=choice.score_smoothing,
         coverage=choice.coverage,
         kappa=choice.kappa,
@@ -166,5 +161,6 @@ def _backbone_flops(placement: Placement, network: Network, rho: float, keep: fl
     cells = network.grid[0] * network.grid[1]
     shallow, deep = shallow_target(rho, network.grid), round(keep * cells)
     entering = patches_entering(placement, cells, shallow, deep, early_exit=True)
-    around = [min(network.calibration.context, cells - live) for live in entering]
+    left = cells - shallow if network.calibration.context else 0
+    around = patches_entering(placement, 0, left, 0, early_exit=True)
     return backbone_flops(shape_of(network.backbone), cells, entering, around)

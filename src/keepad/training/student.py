@@ -10,7 +10,7 @@ from torch import Tensor
 
 from keepad.arrays import Array
 from keepad.network import Network, Responses
-from keepad.presets import OperatingPoint, context_of, resolved
+from keepad.presets import OperatingPoint, has_context, resolved
 from keepad.recovery import RouterScores, recover, smooth_scores
 from keepad.routing import Grid, absolute_evidence, keep_deep, keep_shallow, standardise
 from keepad.tokens import Tokens
@@ -58,7 +58,7 @@ def sparse_pass(
     assert point.deep is not None
     grid, shallow_budget, deep_budget = tokens.grid, point.shallow, point.deep
 
-    sigma, context = network.calibration.score_smoothing, context_of(point, network.calibration)
+    sigma, context = network.calibration.score_smoothing, has_context(point, network.calibration)
     scores, cells = network.shallow_scores(tokens), tokens.indices()
     rows = [_array(own) for own in scores]
     keep = [
@@ -91,7 +91,7 @@ def sparse_pass(
     keep = [choice.keep for choice in choices]
     stays = _take(deep, keep)
     presence = [before * now for before, now in zip(_take(presence, keep), stays, strict=True)]
-    tokens = tokens.gather(keep, context)
+    tokens = tokens.gather(keep)
     last = network.placement.exit if point.early_exit else None
     responses = network.respond(tokens, last, torch.cat(presence) if relaxed else None)
 

@@ -34,12 +34,9 @@ class Segment(nn.Module):
         self.network = network
         self._grid = network.grid
 
-    def tokens(self, x: Tensor, index: Tensor, merge: Merge, context: tuple[Tensor, ...]) -> Tokens:
-        """Live tokens of one image, from (prefix + n, C) features and (n,) grid indices, and its CONTEXT."""
-        backbone, (around, of_context, cells, token, size) = self.network.backbone, context
-        rope = backbone.rotary_rows(of_context, self._grid)
-        left = Context(around, cells, token, size, rope=rope)
-        return replace(backbone.tokens_at(x, index, self._grid), merges=(merge,), contexts=(left,))
+    def tokens(self, x: Tensor, index: Tensor, merge: Merge, entry: Tensor | None = None) -> Tokens:
+        """Live tokens of one image, from (prefix + n, C) features and (n,) grid indices."""
+        return replace(self.network.backbone.tokens_at(x, index, self._grid), merges=(merge,), entry=entry)
 
 
 class Early(Segment):
@@ -95,7 +92,7 @@ class Middle(Segment):
     """
 
     inputs = ("tokens", "index", "cells", "token", "size", *CONTEXT)
-    outputs = ("entering", "entry", "risk", "carried")
+    outputs = ("entering", "entry", "risk")
 
     def __init__(self, network: Network, rotation: Tensor | None = None) -> None:
         super().__init__(network)
@@ -113,14 +110,16 @@ class Middle(Segment):
         context_cells: Tensor,
         context_token: Tensor,
         context_size: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         if self._rotation is not None:
             x, context = x @ self._rotation.T, context @ self._rotation.T
-        around = (context, context_index, context_cells, context_token, context_size)
-        tokens = self.network.middle(self.tokens(x, index, Merge(cells, token, size), around))
+        rope = self.network.backbone.rotary_rows(context_index, self._grid)
+        around = Context(context, context_cells, context_token, context_size, rope=rope)
+        tokens = replace(self.tokens(x, index, Merge(cells, token, size)), contexts=(around,))
+        tokens = self.network.middle(tokens)
         (risk,) = self.network.risks(tokens)
         entry = self.network.dissimilarity(tokens) if tokens.entry is None else tokens.entry
-        return tokens.x, entry, risk, tokens.contexts[0].x
+        return tokens.x, entry, risk
 
 
 class Late(Segment):
@@ -131,7 +130,7 @@ class Late(Segment):
         last: Last block that runs.
     """
 
-    inputs = ("tokens", "index", "cells", "token", "size", "entry", *CONTEXT)
+    inputs = ("tokens", "index", "cells", "token", "size", "entry")
     outputs = ("responses", "cls", "features")
 
     @property
@@ -144,22 +143,10 @@ class Late(Segment):
         self.last = last
 
     def forward(
-        self,
-        x: Tensor,
-        index: Tensor,
-        cells: Tensor,
-        token: Tensor,
-        size: Tensor,
-        entry: Tensor,
-        context: Tensor,
-        context_index: Tensor,
-        context_cells: Tensor,
-        context_token: Tensor,
-        context_size: Tensor,
+        self, x: Tensor, index: Tensor, cells: Tensor, token: Tensor, size: Tensor, entry: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(layers, m) responses of the cells, (layers,) of the CLS token, and features of the match layers."""
-        around = (context, context_index, context_cells, context_token, context_size)
-        tokens = replace(self.tokens(x, index, Merge(cells, token, size), around), entry=entry)
+        tokens = self.tokens(x, index, Merge(cells, token, size), entry)
         responses = self.network.respond(tokens, self.last, features=True)
         return (
             torch.stack([own for (own,) in responses.patch.values()]),
