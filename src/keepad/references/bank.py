@@ -15,6 +15,7 @@ from keepad.routing.grid import standardise
 # Weight of the zero-shot reading beside the match, for patches and for the image score. Fixed, not fitted: heads have
 # seen the source's products, so any weight that the source chose would trust them too much.
 ZERO_SHOT_WEIGHT = 0.2
+BANK_SIZE = 4096  # survivors in the bank; what keeps matching below a tenth of a pass
 TOP_FRACTION = 0.01  # share of the grid whose largest distances form the image score
 _LEAST_SPREAD = 0.1  # of the level: few references know their own spread badly
 _SINGLE = 1.13  # level of a normal image over that of halves of one reference, on source products
