@@ -32,7 +32,7 @@ ROTATIONS = ("auto", "on", "off")
 MOST_IMAGES = 1000
 _ANGLES = tuple(range(45, 360, 45))
 _ROTATED_IMAGES = 32  # with more references, every angle is among them already
-_ROTATION_GAIN = 0.8  # rotated copies join where they bring references at least this much closer together
+_ROTATION_GAIN = 0.8  # rotated copies join where one angle brings two references at least this much closer together
 _TOKENS = 40_000  # that are held at a time, of each router and of the survivors
 _TURNED = 3  # references that show whether rotated copies help
 _SUSPICIOUS = 4.0  # deviations above the other references
@@ -156,7 +156,7 @@ class Lesson:
         tokens: Of the images, and then of their rotated copies.
         numbers: Number of the image that each belongs to.
         rotated: Whether there are rotated copies.
-        gain: Largest distances between references with rotated copies, as a share of those without; None if unknown.
+        gain: How much closer one angle brings references together (see `rotation_gain`); None if unknown.
     """
 
     tokens: list[ImageTokens]
@@ -179,7 +179,8 @@ def make_lesson(record_one: Callable[[int, int], ImageTokens], count: int, rotat
     def turned(number: int) -> list[ImageTokens]:
         return [record_one(number, angle) for angle in _ANGLES]
 
-    gain, rotates = None, rotate == "on"
+    # One image shows nothing of the angles that the product lies at; on source products its copies cost little.
+    gain, rotates = None, rotate == "on" or (rotate == "auto" and count == 1)
     if rotate == "auto" and 1 < count <= _ROTATED_IMAGES:
         # A few images show whether the product lies at any angle.
         few = range(min(count, _TURNED))
