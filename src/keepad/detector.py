@@ -271,7 +271,8 @@ class Detector:
             >>> detector.with_profile(profile)("part.jpg").pred_score
             0.31
         """
-        from keepad.references.teaching import BANK_SIZE, teach
+        from keepad.references.bank import BANK_SIZE
+        from keepad.references.teaching import teach
 
         zero_shot = Detector(self.network, self._point if point is None else point, framing=self.framing)
         size = BANK_SIZE if size is None else size

@@ -193,7 +193,7 @@ class ReducerBudget:
 ABSOLUTE_SHARES = (0.4, 0.9)
 
 # Controller where references give the evidence, in deviations from normal; chosen on source products.
-REFERENCE_BUDGET = DeepBudget(rho_min=0.3, rho_max=1.0, centre=1.75, temperature=0.5, kappa=1.0)
+REFERENCE_BUDGET = DeepBudget(rho_min=0.3, rho_max=1.0, centre=1.75, temperature=0.3, kappa=1.0)
 
 
 @dataclass(frozen=True)

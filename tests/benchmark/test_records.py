@@ -25,6 +25,7 @@ from keepad.benchmark import (
     time_plan,
 )
 from keepad.benchmark.schedule import TURN
+from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.network import Network
 from keepad.presets import POINTS
@@ -163,6 +164,16 @@ def test_a_turn_begins_with_an_untimed_pass(tiny: Network, monkeypatch: pytest.M
     measure(runners, greys.batches(tiny.image_size, 1), tiny, warmup=1, repeats=1)
     for sequence in sequences:
         assert sequence == [0, TURN - 1, *range(TURN), TURN, TURN, 0]  # the last pass measures memory
+
+
+def test_a_runner_with_a_bank_matches_references(tiny: Network, squares: TimedImages) -> None:
+    (batch, *_), point = squares.batches(tiny.image_size, 1), POINTS["prune50"]
+    bank = Detector(tiny, point).teach([Image.fromarray(batch[0])], say=lambda line: None).bank
+    assert bank is not None
+    with_bank, without = Runner(tiny, point, bank), Runner(tiny, point)
+    assert with_bank.run(batch)[0].match is not None
+    assert with_bank.timed(batch)[2][0].match is not None
+    assert without.run(batch)[0].match is None
 
 
 def test_a_checkpoint_can_be_timed_instead_of_a_backbone(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
@@ -16,7 +18,7 @@ from keepad.errors import KeepADError
 from keepad.evaluate import evaluate
 from keepad.evaluate.selection import groups_of
 from keepad.evaluate.shots import ReferencePool, draw, shot_variants, shots_markdown
-from keepad.evaluate.variants import Shots
+from keepad.evaluate.variants import Shots, Variant
 from keepad.network import Network
 from keepad.presets import POINTS
 
@@ -72,11 +74,41 @@ def test_an_evaluation_with_references_resumes_and_fills_its_table(tree: Path, t
     assert len(scores) > len(results.images)  # references change what an image scores
 
 
+def test_rotated_copies_and_the_bound_of_the_bank_are_what_a_variant_names(tree: Path, tiny: Network) -> None:
+    detector, dataset = Detector(tiny, "prune50"), read_dataset(tree)
+    dense = POINTS["dense"]
+    listed = [
+        *shot_variants([dense], [2], 1, "off"),
+        Variant("dense turned, 2 shots", dense, shots=Shots(2, 0, "on")),
+        Variant("dense small, 2 shots", dense, shots=Shots(2, 0, "off", 64)),
+        Variant("dense other, 2 shots", dense, Detector(tiny, "dense"), shots=Shots(2, 0, "off")),
+    ]
+    pool = ReferencePool(dataset, groups_of(dataset, None), listed)
+    banks = pool.banks(detector, (dataset.suites[0], "bolt"))
+    plain, turned, small, other = (banks[variant.name].layers for variant in listed)
+    assert turned.shape[1] > plain.shape[1]
+    assert small.shape[1] == 64
+    assert (other == plain).all()
+
+
+def test_what_one_detector_recorded_is_not_anothers(tree: Path, make_tiny: Callable[[], Network]) -> None:
+    dataset, another = read_dataset(tree), make_tiny()
+    another.placement = replace(another.placement, deep=another.placement.deep - 1)
+    shots = Shots(1, 0, "off")
+    listed = [Variant("a", POINTS["dense"], shots=shots)]
+    listed.append(Variant("b", POINTS["dense"], Detector(another, "dense"), shots=shots))
+    pool = ReferencePool(dataset, groups_of(dataset, None), listed)
+    banks = pool.banks(Detector(make_tiny(), "dense"), (dataset.suites[0], "bolt"))
+    assert (banks["a"].deep != banks["b"].deep).any()
+
+
 def test_senseless_numbers_are_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeepADError, match="at least once"):
         shot_variants([POINTS["prune50"]], [1], 0)
     with pytest.raises(KeepADError, match="between 0 and 1000"):
         shot_variants([POINTS["prune50"]], [1001], 1)
+    with pytest.raises(KeepADError, match="auto, on, off"):
+        shot_variants([POINTS["prune50"]], [1], 1, "sometimes")
     monkeypatch.setattr(sys, "argv", ["keepad", "evaluate", "-d", str(tree), "-o", str(tree / "o"), "--shots", "few"])
     with pytest.raises(SystemExit) as caught:
         main()

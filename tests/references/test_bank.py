@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -114,3 +116,12 @@ def test_routers_weigh_their_own_scores_and_the_match_alike() -> None:
 def test_the_reading_trusts_the_match_more_than_the_prototypes() -> None:
     assert float(blend(1.0, 0.0)) == pytest.approx(0.8)
     assert float(blend(0.0, 1.0)) == pytest.approx(0.2)
+
+
+def test_the_level_of_one_reference_comes_from_its_rotated_copies() -> None:
+    own = image(0)
+    near, far = (replace(own, deep=unit(own.deep + noise * vectors(40, 9))) for noise in (0.1, 1.0))
+    levels = [make_bank([own, copy], [0, 0], CELLS, 1000)[0].level for copy in (near, far)]
+    assert 0 < levels[0] < levels[1]
+    assert levels[1] == pytest.approx(1.05 * top_distance(nearest(own.deep, far.deep)[0], CELLS))
+    assert make_bank([own], [0], CELLS, 1000)[0].level > levels[0]  # halves of one image lie further apart

@@ -81,8 +81,11 @@ def test_rotated_copies_join_where_the_product_lies_at_any_angle(detector: Detec
     still = detector.teach([part(seed) for seed in range(3)], say=lines.append)
     forced = detector.teach([part(seed) for seed in range(2)], rotate="on", say=lines.append)
     off = detector.teach([part(seed) for seed in range(2)], rotate="off", say=lines.append)
+    turning = detector.teach([part(seed, angle=90 * seed) for seed in range(3)], say=lines.append)
     assert not still.settings["rotated"]
     assert still.settings["rotation_gain"] > 0.8
+    assert turning.settings["rotated"]
+    assert turning.settings["rotation_gain"] < 0.8
     assert forced.settings["tokens"] > 5 * off.settings["tokens"]
     assert forced.bank is not None
     assert forced.bank.image.max() == 1  # copies belong to the image they were made from
@@ -156,6 +159,16 @@ def test_one_image_gives_a_profile_without_labels(detector: Detector, lines: lis
     profile = detector.teach([part(0)], say=lines.append)
     assert any("labels stay unknown" in line for line in lines)
     assert detector.with_profile(profile)(part(1)).pred_label is None
+
+
+def test_one_image_is_turned_unless_that_is_off(detector: Detector, lines: list[str]) -> None:
+    turned, upright = (detector.teach([part(0)], rotate=rotate, say=lines.append) for rotate in ("auto", "off"))
+    assert turned.settings["rotated"]
+    assert not upright.settings["rotated"]
+    assert turned.settings["rotation_gain"] is None  # one image cannot show what turning gains
+    lying = part(1, angle=90)
+    scores = [detector.with_profile(profile)(lying).pred_score for profile in (turned, upright)]
+    assert scores[0] < scores[1]
 
 
 def test_the_bank_respects_its_bound_and_says_what_it_lost(detector: Detector, lines: list[str]) -> None:

@@ -22,18 +22,20 @@ from keepad.benchmark.flops import count_flops
 from keepad.benchmark.memory import peak_memory_mb
 from keepad.benchmark.schedule import schedule
 from keepad.engines.network import EngineNetwork
-from keepad.inference import Inference
+from keepad.inference import NO_REFERENCES, Inference, References
 from keepad.network import Network
 from keepad.presets import OperatingPoint
+from keepad.references.bank import Bank
 from keepad.steps import Stages
 
 
 @dataclass(frozen=True)
 class Runner:
-    """A network of torch or of an engine at an operating point."""
+    """A network of torch or of an engine at an operating point, with references or without."""
 
     network: Network | EngineNetwork
     point: OperatingPoint
+    bank: Bank | None = None
 
     @property
     def engine(self) -> str:
@@ -45,7 +47,11 @@ class Runner:
 
     def run(self, pixels: Array) -> list[Inference]:
         """Inferences of a batch, (B, H, W, 3) uint8."""
-        return self.network.infer(pixels, [self.point])[self.point.name]
+        return self.network.infer(pixels, [self.point], None, self._references)[self.point.name]
+
+    @property
+    def _references(self) -> References:
+        return NO_REFERENCES if self.bank is None else {self.point.name: self.bank}
 
     def timed(self, pixels: Array) -> tuple[float, Stages, list[Inference]]:
         """Seconds of a pass, the same by stage, and its inferences."""
@@ -53,7 +59,7 @@ class Runner:
         if stages.wait is not None:
             stages.wait()
         start = time.perf_counter()
-        inferences = self.network.infer(pixels, [self.point], stages)[self.point.name]
+        inferences = self.network.infer(pixels, [self.point], stages, self._references)[self.point.name]
         return time.perf_counter() - start, stages, inferences
 
     def _synchronise(self) -> Callable[[], None] | None:

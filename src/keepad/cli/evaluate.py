@@ -69,6 +69,9 @@ def evaluate(
         typer.Option("--shots", help="Numbers of good images of each class as references, such as 0,1,4,16."),
     ] = None,
     draws: Annotated[int, typer.Option("--draws", help="How often references are drawn.")] = 3,
+    rotate: Annotated[
+        str, typer.Option("--rotate", help="Rotated copies of references, as keepad teach takes them: auto, on, off.")
+    ] = "auto",
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Images in one forward pass.")] = 1,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="At most so many images per class, for a quick estimate.")
@@ -107,7 +110,7 @@ def evaluate(
         suites=None if suites is None else parts_of(suites),
         classes=None if classes is None else parts_of(classes),
     )
-    variants = chosen if shots is None else shot_variants(chosen, _counts(shots), draws)
+    variants = chosen if shots is None else shot_variants(chosen, _counts(shots), draws, rotate)
     options = Options(batch_size=batch, limit=limit, fresh=fresh, command=sys.argv, progress=progress)
     folders = _folders(model, out)
     results: dict[str, Results] = {}

@@ -19,7 +19,8 @@ from keepad.evaluate.variants import Variant
 MEASURED_BY = (
     *("backbone", "data", "engines", "metrics", "routing", "assembly", "detector", "dissimilarity", "head", "images"),
     *("inference", "network", "presets", "recovery", "reduction"),
-    *("references/agreement", "references/bank", "references/parts", "references/teaching"),
+    *("references/agreement", "references/audit", "references/bank", "references/parts", "references/rotation"),
+    *("references/teaching",),
     *("scoring", "steps", "tokens", "fusion", "framing", "roi", "sources", "tiles", "tiling", "views"),
     *("evaluate/evaluation", "evaluate/flops", "evaluate/inputs", "evaluate/variants"),
 )

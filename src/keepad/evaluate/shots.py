@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,7 @@ from keepad.evaluate.variants import Shots, Variant
 from keepad.images import spread
 from keepad.inference import NO_REFERENCES, References
 from keepad.presets import OperatingPoint
-from keepad.references.bank import ImageTokens
-from keepad.references.teaching import teach_bank
+from keepad.references.teaching import ROTATIONS, Known, teach_bank
 
 Groups = dict[tuple[str, str], list[Sample]]
 
@@ -34,19 +32,29 @@ _COLUMNS = {
 }
 
 
-def shot_variants(points: Sequence[OperatingPoint], counts: Sequence[int], draws: int) -> list[Variant]:
+def shot_variants(
+    points: Sequence[OperatingPoint], counts: Sequence[int], draws: int, rotate: str = "auto"
+) -> list[Variant]:
     """Every point with every number of references, drawn `draws` times; without references it runs once.
 
+    Args:
+        points: Operating points.
+        counts: Numbers of references.
+        draws: How often references are drawn.
+        rotate: Whether rotated copies join them, one of ROTATIONS.
+
     Raises:
-        KeepADError: A number of references or draws makes no sense.
+        KeepADError: A number of references or draws makes no sense, or rotations are named wrongly.
     """
+    if rotate not in ROTATIONS:
+        raise KeepADError(f"rotations are {', '.join(ROTATIONS)}, not {rotate!r}.")
     if draws < 1:
         raise KeepADError(f"references must be drawn at least once, not {draws} times.")
     for count in counts:
         if not 0 <= count <= 1000:
             raise KeepADError(f"the number of references must lie between 0 and 1000, not at {count}.")
     return [
-        Variant(_name(point.name, count, draw), point, shots=Shots(count, draw) if count else None)
+        Variant(_name(point.name, count, draw), point, shots=Shots(count, draw, rotate) if count else None)
         for point in points
         for count in counts
         for draw in range(draws if count else 1)
@@ -101,11 +109,13 @@ class ReferencePool:
 
     def banks(self, detector: Detector, name: tuple[str, str]) -> References:
         """The bank of every variant with references, for one class."""
-        known: dict[tuple[Path, int, str], ImageTokens] = {}
+        known: dict[int, Known] = {}  # by detector
         banks = {}
         for variant, shots in self._variants:
             paths = [sample.image for sample in draw(self._pools[name], shots, name)]
-            banks[variant.name] = teach_bank(variant.detector or detector, paths, variant.point, known)
+            taught = variant.detector or detector
+            recorded = known.setdefault(id(taught), {})
+            banks[variant.name] = teach_bank(taught, paths, variant.point, recorded, shots.rotate, shots.size)
         return banks or NO_REFERENCES
 
 

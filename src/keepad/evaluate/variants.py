@@ -15,6 +15,7 @@ from keepad.arrays import Array
 from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.presets import OperatingPoint, operating_point
+from keepad.references.bank import BANK_SIZE
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,14 @@ class Shots:
     Attributes:
         count: Good images of each class, or all there are if there are fewer.
         draw: Number of the draw, which decides which ones.
+        rotate: Whether copies turned by eight angles join them: "auto", "on" or "off", as `keepad teach` takes it.
+        size: Bound on the survivors in the bank.
     """
 
     count: int
     draw: int
+    rotate: str = "auto"
+    size: int = BANK_SIZE
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,27 @@ class LeftOut:
 
 
 def rotation_gain(upright: Sequence[ImageTokens], turned: Sequence[Sequence[ImageTokens]], cells: int) -> float:
-    """Largest distances of references to others with rotated copies, as a share of those without; their median."""
-    shares = []
-    for number in range(len(upright)):
-        others = [index for index in range(len(upright)) if index != number]
-        without = distance_to(upright[number], [upright[index] for index in others])
-        copies = distance_to(upright[number], [copy for index in others for copy in turned[index]])
-        shares.append(top_distance(np.minimum(without, copies), cells) / max(top_distance(without, cells), 1e-6))
-    return float(np.median(shares))
+    """Largest distances of one reference to another turned by the best single angle, as a share of those upright.
+
+    The smallest of all pairs. Copies at all angles together bring any product closer, since there are more of them; but
+    only where products lie at different angles does one of these alone beat the upright image, for some of the pairs.
+
+    Args:
+        upright: Tokens of some references.
+        turned: Those of their copies, one for each angle.
+        cells: Cells of the grid.
+    """
+
+    def far(own: ImageTokens, other: ImageTokens) -> float:
+        return top_distance(distance_to(own, [other]), cells)
+
+    shares = [
+        min(far(own, copy) for copy in copies) / max(far(own, other), 1e-6)
+        for own in upright
+        for other, copies in zip(upright, turned, strict=True)
+        if other is not own
+    ]
+    return min(shares)
 
 
 def distance_to(own: ImageTokens, others: Sequence[ImageTokens]) -> Array:

@@ -13,7 +13,7 @@ from keepad.console import Progress, Say, no_progress
 from keepad.detector import Detector
 from keepad.errors import KeepADError
 from keepad.images import InputImage, read_image, spread, to_input
-from keepad.prediction import Prediction
+from keepad.inference import Inference, References
 from keepad.presets import OperatingPoint
 from keepad.references.bank import Bank, ImageTokens, Match, matched, nearest_by_group, normal_level, spread_rows
 from keepad.references.parts import Part
@@ -95,12 +95,18 @@ class Auditor(Detector):
             *self._level,
         )
 
-    def _predict_batch(self, images: Sequence[InputImage], point: OperatingPoint) -> list[Prediction]:
-        predictions = []
+    def infer_images(
+        self,
+        images: Sequence[InputImage],
+        points: Sequence[OperatingPoint],
+        stages: Stages | None = None,
+        references: References | None = None,
+    ) -> dict[str, list[Inference]]:
+        """Raw results of images, each compared with the sample without itself; other references play no part."""
+        results: dict[str, list[Inference]] = {point.name: [] for point in points}
         for image in images:
             crowd = self._crowd(image.path) if image.path in self._sample else self._everyone
-            stages = Stages()
-            results = self.infer(image.pixels[None], [point], stages, references={point.name: crowd})
-            result = results[point.name][0]
-            predictions.append(Prediction.of(image, result, point.name, stages.seconds, (None, None), None))
-        return predictions
+            crowds = {point.name: crowd for point in points}
+            for name, (result,) in self.infer(image.pixels[None], points, stages, crowds).items():
+                results[name].append(result)
+        return results

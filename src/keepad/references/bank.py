@@ -15,9 +15,11 @@ from keepad.routing.grid import standardise
 # Weight of the zero-shot reading beside the match, for patches and for the image score. Fixed, not fitted: heads have
 # seen the source's products, so any weight that the source chose would trust them too much.
 ZERO_SHOT_WEIGHT = 0.2
+BANK_SIZE = 4096  # survivors in the bank; what keeps matching below a tenth of a pass
 TOP_FRACTION = 0.01  # share of the grid whose largest distances form the image score
 _LEAST_SPREAD = 0.1  # of the level: few references know their own spread badly
 _SINGLE = 1.13  # level of a normal image over that of halves of one reference, on source products
+_SINGLE_TURNED = 1.05  # the same over that of one reference against its rotated copies
 _PROJECTED = 128  # dimensions in which the bank is thinned
 _COMPARED = 64  # references that are compared with the others
 _EPS = 1e-6
@@ -216,8 +218,8 @@ def normal_level(
 ) -> tuple[float, float]:
     """Mean and deviation of the largest distances at the deep router: each reference against the bank of the others.
 
-    A single reference is split, every other cell against the rest, and its level raised: halves of one image resemble
-    each other more than two images do.
+    A single reference is compared with its rotated copies, or without these split, every other cell against the rest.
+    Its level is raised then, for an image resembles itself more than others do.
 
     Args:
         images: Tokens of the good images, and of their rotated copies.
@@ -227,7 +229,11 @@ def normal_level(
         of_rows: (d,) number of the image that each comes from.
     """
     upright = dict(reversed(list(zip(numbers, (own.deep for own in images), strict=True))))
-    if len(upright) == 1:
+    if len(upright) == 1 and len(images) > 1:
+        copies = np.concatenate([own.deep for own in images[1:]])
+        tops = [top_distance(nearest(images[0].deep, copies)[0], cells)]
+        level = _SINGLE_TURNED * tops[0]
+    elif len(upright) == 1:
         (own,) = upright.values()
         tops = [top_distance(nearest(own[start::2], own[1 - start :: 2])[0], cells) for start in (0, 1)]
         level = _SINGLE * float(np.mean(tops))

@@ -21,7 +21,7 @@ from keepad.images import InputImage, read_image, to_input
 from keepad.inference import NO_REFERENCES, Inference, References
 from keepad.presets import OperatingPoint
 from keepad.references.agreement import LeftOut, leave_one_out, rotation_gain, thresholds_of
-from keepad.references.bank import Bank, ImageTokens, make_bank
+from keepad.references.bank import BANK_SIZE, Bank, ImageTokens, make_bank
 from keepad.references.parts import Part, framing_setting, parts_of
 from keepad.references.profile import Owner, Profile, ReferenceImage
 from keepad.references.rotation import turned_back
@@ -29,11 +29,10 @@ from keepad.sources import ImageSource
 from keepad.steps import Scope
 
 ROTATIONS = ("auto", "on", "off")
-BANK_SIZE = 4096  # survivors in the bank; what keeps matching below a tenth of a pass
 MOST_IMAGES = 1000
 _ANGLES = tuple(range(45, 360, 45))
 _ROTATED_IMAGES = 32  # with more references, every angle is among them already
-_ROTATION_GAIN = 0.8  # rotated copies join where they bring references at least this much closer together
+_ROTATION_GAIN = 0.8  # rotated copies join where one angle brings two references at least this much closer together
 _TOKENS = 40_000  # that are held at a time, of each router and of the survivors
 _TURNED = 3  # references that show whether rotated copies help
 _SUSPICIOUS = 4.0  # deviations above the other references
@@ -157,7 +156,7 @@ class Lesson:
         tokens: Of the images, and then of their rotated copies.
         numbers: Number of the image that each belongs to.
         rotated: Whether there are rotated copies.
-        gain: Largest distances between references with rotated copies, as a share of those without; None if unknown.
+        gain: How much closer one angle brings references together (see `rotation_gain`); None if unknown.
     """
 
     tokens: list[ImageTokens]
@@ -180,7 +179,8 @@ def make_lesson(record_one: Callable[[int, int], ImageTokens], count: int, rotat
     def turned(number: int) -> list[ImageTokens]:
         return [record_one(number, angle) for angle in _ANGLES]
 
-    gain, rotates = None, rotate == "on"
+    # One image shows nothing of the angles that the product lies at; on source products its copies cost little.
+    gain, rotates = None, rotate == "on" or (rotate == "auto" and count == 1)
     if rotate == "auto" and 1 < count <= _ROTATED_IMAGES:
         # A few images show whether the product lies at any angle.
         few = range(min(count, _TURNED))
@@ -191,21 +191,29 @@ def make_lesson(record_one: Callable[[int, int], ImageTokens], count: int, rotat
     return Lesson(tokens, [*range(count), *(number for number, _ in copies)], rotates, gain)
 
 
+Known = dict[tuple[Path, int, OperatingPoint], ImageTokens]
+
+
 def teach_bank(
-    detector: Detector, paths: Sequence[Path], point: OperatingPoint, known: dict[tuple[Path, int, str], ImageTokens]
+    detector: Detector,
+    paths: Sequence[Path],
+    point: OperatingPoint,
+    known: Known,
+    rotate: str = "auto",
+    size: int = BANK_SIZE,
 ) -> Bank:
-    """The bank of some files, as `teach` makes it by default; `known` keeps what was recorded from call to call."""
+    """The bank of some files, as `teach` makes it; `known` keeps what this detector recorded from call to call."""
 
     def record_one(number: int, angle: int) -> ImageTokens:
-        key = paths[number], angle, point.name
+        key = paths[number], angle, point
         if key not in known:
             pixels = to_input(read_image(paths[number]), detector.image_size)
             known[key] = record(detector, Part("", pixels, None), point, angle)
         return known[key]
 
     cells = detector.grid[0] * detector.grid[1]
-    lesson = make_lesson(record_one, len(paths), "auto", cells)
-    return make_bank(lesson.tokens, lesson.numbers, cells, BANK_SIZE)[0]
+    lesson = make_lesson(record_one, len(paths), rotate, cells)
+    return make_bank(lesson.tokens, lesson.numbers, cells, size)[0]
 
 
 def record(detector: Detector, part: Part, point: OperatingPoint, angle: int = 0, count: int = _TOKENS) -> ImageTokens:
