@@ -85,8 +85,9 @@ class Sample:
 class Server:
     """`keepad serve` in a process of its own."""
 
-    def __init__(self, model: str | None, point: str, batch: int) -> None:
+    def __init__(self, model: str | None, point: str, batch: int, *options: str) -> None:
         words = [sys.executable, "-m", "keepad", "serve", "--port", "0", "--point", point, "--batch", str(batch)]
+        words += options
         words += [] if model is None else ["--model", model]
         self._process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
@@ -97,10 +98,14 @@ class Server:
             print(line, end="", file=sys.stderr)
         sys.exit("the service did not start")
 
-    def megabytes(self) -> float:
-        """Resident memory of the process."""
+    def megabytes(self, what: str = "VmRSS") -> float:
+        """Resident memory of the process, or its peak (VmHWM)."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1e3
+        return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1e3
+
+    def forget_peak(self) -> None:
+        """Let the peak begin anew."""
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
     def close(self) -> int:
         """Exit code after SIGTERM."""
