@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -35,10 +36,16 @@ print(len(heaps))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="arenas are glibc's")
 def test_threads_share_two_arenas() -> None:
     def heaps(how: str) -> int:
-        done = subprocess.run([sys.executable, "-c", ARENAS, how], capture_output=True, text=True, check=True)
+        own = {name: value for name, value in os.environ.items() if "MALLOC" not in name and "GLIBC" not in name}
+        done = subprocess.run([sys.executable, "-c", ARENAS, how], capture_output=True, text=True, check=True, env=own)
         return int(done.stdout)
 
     assert heaps("limited") <= 2 < heaps("as it is")
+
+
+def test_what_the_operator_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "16")
+    assert not memory.limit_fragmentation()
 
 
 def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
