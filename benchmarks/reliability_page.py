@@ -80,6 +80,13 @@ def _fuzz(content: dict[str, Any]) -> str:
             f"({refused}), {len(images['not_a_sentence'])} of these without a proper sentence; the process "
             f"{'crashed' if crashed else 'ended as it should'} (exit code {images['exit_code']}).\n"
         )
+    if "service" in content:
+        service = content["service"]
+        others = len(service["otherwise_than_predict"])
+        parts.append(
+            f"The same images to `keepad serve`: {service['scored']} scored, {service['refused']} refused, {others} "
+            f"otherwise than by `keepad predict`; SIGTERM ended it with code {service['exit_code']}.\n"
+        )
     if "files" in content:
         rows = [
             [
