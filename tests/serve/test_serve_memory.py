@@ -12,8 +12,8 @@ from keepad.serve import memory
 
 ARENAS = """
 import ctypes, sys, threading
-from keepad.serve.memory import limit_fragmentation
-if sys.argv[1] == "limited" and not limit_fragmentation():
+from keepad.serve.memory import share_arenas
+if sys.argv[1] == "limited" and not share_arenas():
     sys.exit(3)
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -45,9 +45,9 @@ def test_threads_share_two_arenas() -> None:
 
 def test_what_the_operator_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_ARENA_MAX", "16")
-    assert not memory.limit_fragmentation()
+    assert not memory.share_arenas()
 
 
 def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert not memory.limit_fragmentation()
+    assert not memory.share_arenas()
