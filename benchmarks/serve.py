@@ -246,8 +246,8 @@ class Outcomes:
             sys.exit(f"not all answers were right: {dict(self.counts)}, {self.first_wrong}")
 
     def to_dict(self) -> dict[str, Any]:
-        statuses = {str(status): count for status, count in sorted(self.statuses.items())}
-        return {"requests": self.counts.total(), **self.counts, "statuses": statuses, "first_wrong": self.first_wrong}
+        counted = {**self.counts, "statuses": {str(status): count for status, count in sorted(self.statuses.items())}}
+        return {"requests": self.counts.total(), **counted, "first_wrong": self.first_wrong}
 
 
 def latency(server: Server, good: list[Sample], rate: float, requests: int) -> dict[str, Any]:
@@ -277,9 +277,8 @@ def many(server: Server, good: list[Sample], requests: int, connections: int) ->
             shifted = lambda number, answer, offset=offset: outcomes.add(number + offset, answer)  # noqa: E731
             asyncio.run(closed_loop(server.port, own, connections, shifted))
             memory.append(server.megabytes())
-    growth = memory[-1] / memory[1] - 1
     sent = sum(sample.score is None for sample in samples)
-    return {**outcomes.to_dict(), "broken": sent, "megabytes": memory, "growth": growth}
+    return {**outcomes.to_dict(), "broken": sent, "megabytes": memory, "growth": memory[-1] / memory[1] - 1}
 
 
 def overload(server: Server, good: list[Sample], rate: float, seconds: float) -> dict[str, Any]:
@@ -308,10 +307,7 @@ def overload(server: Server, good: list[Sample], rate: float, seconds: float) ->
 def to_markdown(results: dict[str, Any]) -> str:
     """The page of the results."""
     lines = [
-        "# The service under load",
-        "",
-        f"Made by `{results['command']}` with keepad {results['version']}.",
-        "",
+        f"# The service under load\n\nMade by `{results['command']}` with keepad {results['version']}.\n",
         f"{results['machine']}, load {results['load']:.1f} before; {results['runs_on']} at {results['point']}, batch "
         f"{results['batch']}. Clients run on the same machine and share its cores. Demo images as JPEG files; every "
         "score was compared with that of the detector itself.",
