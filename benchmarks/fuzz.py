@@ -1,7 +1,8 @@
 """Broken images and hostile files: `python benchmarks/fuzz.py --out docs/reliability/fuzz.json`.
 
 A thousand images of every format and mode, each damaged in one of several ways, go through `keepad predict` in a
-process of its own: it must end with 1, have a line for every image, and one sentence for each that it cannot use. Then
+process of its own: it must end with 1, have a line for every image, and one sentence for each that it cannot use. The
+same images go to `keepad serve`, which must score and refuse the same ones, with the same scores. Then
 profiles, checkpoints and descriptions of exported folders that lie are opened: each must be refused in one sentence,
 quickly and without much memory. The table is in docs/reliability.md.
 """
@@ -31,6 +32,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.numpy import save
 
+from hostile_requests import answer_of, request, sentence_in
 from keepad.checkpoint import bundled_checkpoints
 from keepad.console import command_line
 from keepad.engines.network import open_network
@@ -39,6 +41,7 @@ from keepad.files import replace_text
 from keepad.loading import load_network
 from keepad.references.profile import read_profile
 from reliability_page import write_page
+from serve import Server
 
 Mutation = Callable[[bytes, random.Random], bytes]
 _SAVED: dict[str, list[tuple[str, dict[str, Any]]]] = {  # format: modes with options
@@ -145,6 +148,26 @@ def fuzz_images(folder: Path, count: int, model: str | None) -> dict[str, Any]:
         "refused_by_damage": dict(Counter(kinds[row["path"]] for row in rows if row["error"] is not None)),
         "seconds": time.monotonic() - started,
     }
+
+
+def fuzz_service(folder: Path, model: str | None) -> dict[str, Any]:
+    """What `keepad serve` makes of the images that `fuzz_images` left in a folder, beside what predict made of them."""
+    rows = [json.loads(line) for line in (folder / "out" / "predictions.jsonl").read_text().splitlines()]
+    server, found, others = Server(model, "prune70", 8), Counter[str](), list[str]()
+    try:
+        for row in rows:
+            content = request("/predict?regions=false", Path(row["path"]).read_bytes())
+            status, body = answer_of(server.port, content)
+            if row["error"] is None:
+                same = status == 200 and abs(json.loads(body)["results"][0]["pred_score"] - row["pred_score"]) <= 1e-4
+            else:  # 400 for an empty file, which is no image at all
+                same = status in (400, 422) and is_sentence(sentence_in(body) or "")
+            found["scored" if status == 200 else "refused"] += 1
+            if not same:
+                others.append(f"{Path(row['path']).name}: {status} {body[:200]!r} where predict: {row['error']}")
+    finally:
+        code = server.close()
+    return {"images": len(rows), **found, "otherwise_than_predict": others, "exit_code": code}
 
 
 def is_sentence(text: str) -> bool:
@@ -288,7 +311,8 @@ def main() -> None:
     if args.only != "files":
         with tempfile.TemporaryDirectory() as folder:
             content["images"] = fuzz_images(Path(folder), args.count, args.model)
-        print(json.dumps(content["images"], indent=1))
+            content["service"] = fuzz_service(Path(folder), args.model)
+        print(json.dumps([content["images"], content["service"]], indent=1))
     if args.only != "images":
         content["files"] = refusals(None if args.model is None else Path(args.model))
         for case in content["files"]:

@@ -1,4 +1,4 @@
-"""docs/reliability.md, from what benchmarks/fuzz.py and benchmarks/kill.py measured."""
+"""docs/reliability.md, from what kill.py, watching.py, fuzz.py, hostile_requests.py and serve_fuzz.py measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ Made by the commands named below; do not edit.
 def write_page(folder: Path) -> None:
     """Write the page beside a folder of results, with the parts that are there."""
     parts = [_HEAD]
-    for name, render in (("kill.json", _kills), ("watch.json", _watch), ("fuzz.json", _fuzz)):
+    renderers = {
+        "kill.json": _kills, "watch.json": _watch, "fuzz.json": _fuzz, "requests.json": _requests,
+        "serve_fuzz.json": _serve_fuzz,
+    }  # fmt: skip
+    for name, render in renderers.items():
         if (folder / name).exists():
             parts.append(render(json.loads((folder / name).read_text(encoding="utf-8"))))
     replace_text(folder.with_suffix(".md"), "\n".join(parts))
@@ -76,6 +80,13 @@ def _fuzz(content: dict[str, Any]) -> str:
             f"({refused}), {len(images['not_a_sentence'])} of these without a proper sentence; the process "
             f"{'crashed' if crashed else 'ended as it should'} (exit code {images['exit_code']}).\n"
         )
+    if "service" in content:
+        service = content["service"]
+        others = len(service["otherwise_than_predict"])
+        parts.append(
+            f"The same images to `keepad serve`: {service['scored']} scored, {service['refused']} refused, {others} "
+            f"otherwise than by `keepad predict`; SIGTERM ended it with code {service['exit_code']}.\n"
+        )
     if "files" in content:
         rows = [
             [
@@ -93,3 +104,34 @@ def _fuzz(content: dict[str, Any]) -> str:
             + "\n"
         )
     return "\n".join(parts)
+
+
+def _requests(content: dict[str, Any]) -> str:
+    rows = [
+        [
+            case["kind"],
+            f"`{case['what']}`" if case["kind"] == "paths" else case["what"],
+            case["found"],
+            f"{case['seconds']:.1f} s",
+            f"{case['megabytes']:.0f} MB",
+        ]
+        for case in content["requests"]
+    ]
+    wrong = sum(not case["good"] for case in content["requests"])
+    return (
+        f"## Hostile requests\n\n`{content['command']}`\n\n"
+        f"{len(rows)} requests to `keepad serve`, {wrong} answered otherwise than they should be; after each the "
+        f"service was ready, and SIGTERM ended it with code {content['exit_code']}. Memory is what its peak "
+        "grew by.\n\n" + table(["kind", "what is wrong", "what happens", "time", "memory"], rows, words=3) + "\n"
+    )
+
+
+def _serve_fuzz(content: dict[str, Any]) -> str:
+    failures = content["failures"]
+    found = "none failed" if not failures else f"{len(failures)} failed: {'; '.join(failures)}"
+    return (
+        f"## Requests from the OpenAPI\n\n`{content['command']}`\n\n"
+        f"{content['schemathesis']} made {content['requests']:,} requests for the {content['operations']} operations "
+        f"of the service's own OpenAPI, valid and not, and checked their answers ({', '.join(content['checks'])}): "
+        f"{found}. The service was ready afterwards and ended with code {content['exit_code']}.\n"
+    )

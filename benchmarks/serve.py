@@ -85,8 +85,9 @@ class Sample:
 class Server:
     """`keepad serve` in a process of its own."""
 
-    def __init__(self, model: str | None, point: str, batch: int) -> None:
+    def __init__(self, model: str | None, point: str, batch: int, *options: str) -> None:
         words = [sys.executable, "-m", "keepad", "serve", "--port", "0", "--point", point, "--batch", str(batch)]
+        words += options
         words += [] if model is None else ["--model", model]
         self._process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
@@ -97,10 +98,14 @@ class Server:
             print(line, end="", file=sys.stderr)
         sys.exit("the service did not start")
 
-    def megabytes(self) -> float:
-        """Resident memory of the process."""
+    def megabytes(self, what: str = "VmRSS") -> float:
+        """Resident memory of the process, or its peak (VmHWM)."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1e3
+        return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1e3
+
+    def forget_peak(self) -> None:
+        """Let the peak begin anew."""
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
     def close(self) -> int:
         """Exit code after SIGTERM."""
@@ -241,8 +246,8 @@ class Outcomes:
             sys.exit(f"not all answers were right: {dict(self.counts)}, {self.first_wrong}")
 
     def to_dict(self) -> dict[str, Any]:
-        statuses = {str(status): count for status, count in sorted(self.statuses.items())}
-        return {"requests": self.counts.total(), **self.counts, "statuses": statuses, "first_wrong": self.first_wrong}
+        counted = {**self.counts, "statuses": {str(status): count for status, count in sorted(self.statuses.items())}}
+        return {"requests": self.counts.total(), **counted, "first_wrong": self.first_wrong}
 
 
 def latency(server: Server, good: list[Sample], rate: float, requests: int) -> dict[str, Any]:
@@ -272,9 +277,8 @@ def many(server: Server, good: list[Sample], requests: int, connections: int) ->
             shifted = lambda number, answer, offset=offset: outcomes.add(number + offset, answer)  # noqa: E731
             asyncio.run(closed_loop(server.port, own, connections, shifted))
             memory.append(server.megabytes())
-    growth = memory[-1] / memory[1] - 1
     sent = sum(sample.score is None for sample in samples)
-    return {**outcomes.to_dict(), "broken": sent, "megabytes": memory, "growth": growth}
+    return {**outcomes.to_dict(), "broken": sent, "megabytes": memory, "growth": memory[-1] / memory[1] - 1}
 
 
 def overload(server: Server, good: list[Sample], rate: float, seconds: float) -> dict[str, Any]:
@@ -303,10 +307,7 @@ def overload(server: Server, good: list[Sample], rate: float, seconds: float) ->
 def to_markdown(results: dict[str, Any]) -> str:
     """The page of the results."""
     lines = [
-        "# The service under load",
-        "",
-        f"Made by `{results['command']}` with keepad {results['version']}.",
-        "",
+        f"# The service under load\n\nMade by `{results['command']}` with keepad {results['version']}.\n",
         f"{results['machine']}, load {results['load']:.1f} before; {results['runs_on']} at {results['point']}, batch "
         f"{results['batch']}. Clients run on the same machine and share its cores. Demo images as JPEG files; every "
         "score was compared with that of the detector itself.",

@@ -12,7 +12,7 @@ from keepad.backbone import build_backbone
 from keepad.context import Context
 from keepad.dissimilarity import dissimilarity, dissimilarity_in_context
 from keepad.network import Network
-from keepad.presets import POINTS, has_context
+from keepad.presets import POINTS, resolved
 from keepad.tokens import Merge, Tokens
 from random_weights import lively
 
@@ -89,7 +89,7 @@ def test_published_points_have_no_context_and_a_checkpoint_without_it_computes_w
     before = tiny.infer(pixels, points)
     tiny.calibration = replace(tiny.calibration, context=True)
     after = tiny.infer(pixels, points)
-    assert [has_context(point, tiny.calibration) for point in points] == [False, False, True]
+    assert [resolved(point, tiny.calibration).context for point in points] == [False, False, True]
     for name in ("dense", "paper70"):
         assert after[name][0].score == before[name][0].score
     assert after["prune70"][0].score != before["prune70"][0].score

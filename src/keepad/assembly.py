@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from keepad.backbone import Backbone, BackboneSpec, build_backbone, load_backbone
 from keepad.backbone.identity import fingerprint_of, relative_difference
@@ -27,6 +28,7 @@ HELD_OUT = "held_out."  # heads trained without a fold of the source; only stage
 def load_checkpoint(path: Path, *, device: str | torch.device | None, weights: str | Path | None, say: Say) -> Network:
     """The network of a checkpoint file, its backbone checked against the one that it was trained on."""
     info, tensors = read_checkpoint(path)
+    _check_parts(info, tensors, path.name)  # before the weights, which take seconds
     backbone, _ = backbone_of(info, file=weights, source=path.name, say=say)
     return assemble(backbone, info, tensors, source=path.name).to(choose_device(device))
 
@@ -61,12 +63,13 @@ def backbone_of(info: CheckpointInfo, *, file: str | Path | None, source: str, s
 
 def assemble(backbone: Backbone, info: CheckpointInfo, tensors: Mapping[str, Any], *, source: str) -> Network:
     """A network from a backbone and the content of a checkpoint; `source` names it in messages."""
-    state = {name: torch.as_tensor(value) for name, value in tensors.items() if not name.startswith(HELD_OUT)}
+    state = _trained(tensors, source)
+    head, shallow, deep = _parts(info, state, backbone.width)
     network = Network(
         backbone,
-        PrototypeHead(info.placement.head_layers, backbone.width, info.scales),
-        ShallowSelector(backbone.width, cue="shallow.dissimilarity" in state),
-        DeepSelector(backbone.width, cue="deep.dissimilarity" in state),
+        head,
+        shallow,
+        deep,
         placement=info.placement,
         calibration=info.calibration,
         image_size=info.image_size,
@@ -76,10 +79,39 @@ def assemble(backbone: Backbone, info: CheckpointInfo, tensors: Mapping[str, Any
     expected = trained_tensors(network)
     if set(expected) != set(state) or any(expected[name].shape != state[name].shape for name in expected):
         raise KeepADError(f"{source} does not fit {backbone.name}; it was made for another backbone or is damaged.")
-    if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
-        raise KeepADError(f"{source} holds values that are not finite; get the checkpoint again.")
     network.load_state_dict(state, strict=False)
     return network
+
+
+def _trained(tensors: Mapping[str, Any], source: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint that inference uses."""
+    state = {name: torch.as_tensor(value) for name, value in tensors.items() if not name.startswith(HELD_OUT)}
+    if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
+        raise KeepADError(f"{source} holds values that are not finite; get the checkpoint again.")
+    return state
+
+
+def _parts(
+    info: CheckpointInfo, state: Mapping[str, Tensor], width: int
+) -> tuple[PrototypeHead, ShallowSelector, DeepSelector]:
+    """Head and selectors of a checkpoint for a backbone of that width, still with fresh values."""
+    return (
+        PrototypeHead(info.placement.head_layers, width, info.scales),
+        ShallowSelector(width, cue="shallow.dissimilarity" in state),
+        DeepSelector(width, cue="deep.dissimilarity" in state),
+    )
+
+
+def _check_parts(info: CheckpointInfo, tensors: Mapping[str, Any], source: str) -> None:
+    """Refuse tensors that fit no backbone, or are not numbers; whether they fit theirs is seen once it is there."""
+    state = _trained(tensors, source)
+    head = state.get("head.patch")
+    width = head.shape[-1] if head is not None and head.ndim == 3 else 0
+    with torch.device("meta"):  # shapes only, however large the width says that it is
+        parts = zip(("head", "shallow", "deep"), _parts(info, state, width) if width else (), strict=False)
+        shapes = {f"{name}.{own}": value.shape for name, part in parts for own, value in part.state_dict().items()}
+    if not shapes or shapes != {name: value.shape for name, value in state.items()}:
+        raise KeepADError(f"{source} fits no backbone; it is damaged, or no checkpoint of KeepAD.")
 
 
 def untrained(name: str, *, seed: int = 0, image_size: tuple[int, int] | None = None) -> Network:

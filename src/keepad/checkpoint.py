@@ -21,6 +21,7 @@ from keepad.presets import Calibration, Placement, with_tuples
 
 _KEY = "keepad"
 _FORMAT = 3
+_LONGEST_SIDE = 1 << 14  # pixels; far above what a network is trained for
 _OLDEST_FORMAT = 2  # its names for dissimilarity are translated
 
 
@@ -74,8 +75,9 @@ class CheckpointInfo:
             if version == _OLDEST_FORMAT:
                 fields["scales"] = [_renamed(scale) for scale in fields.pop("readings")]
             placement = with_tuples(fields.pop("placement"))
-            for key, kind in (("image_size", int), ("mean", float), ("std", float)):
-                fields[key] = tuple(map(kind, fields[key]))
+            fields["image_size"] = sides_of(fields["image_size"])
+            for key in ("mean", "std"):
+                fields[key] = tuple(map(float, fields[key]))
             if fields.get("backbone_fingerprint") is not None:
                 fields["backbone_fingerprint"] = tuple(map(float, fields["backbone_fingerprint"]))
             calibration = Calibration(**with_tuples(fields.pop("calibration")))
@@ -85,6 +87,16 @@ class CheckpointInfo:
             return CheckpointInfo(placement=Placement(**placement), calibration=calibration, scales=scales, **fields)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise KeepADError(f"{path} carries a description that cannot be read; get the checkpoint again.") from error
+
+
+def sides_of(values: object) -> tuple[int, int]:
+    """Height and width in pixels as a file gives them; a ValueError for what no input can have."""
+    if not isinstance(values, list) or len(values) != 2:
+        raise ValueError("no height and width")
+    height, width = values
+    if not all(isinstance(side, int) and 1 <= side <= _LONGEST_SIDE for side in (height, width)):
+        raise ValueError("no size of an image")
+    return height, width
 
 
 def write_checkpoint(path: str | Path, tensors: Mapping[str, Any], info: CheckpointInfo) -> None:

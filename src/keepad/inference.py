@@ -16,7 +16,7 @@ import numpy as np
 from keepad.arrays import Array
 from keepad.errors import KeepADError
 from keepad.fusion import fused_risks, fused_scores, unusual_evidence
-from keepad.presets import REFERENCE_BUDGET, Calibration, OperatingPoint, PixelBudget, Placement, has_context, resolved
+from keepad.presets import REFERENCE_BUDGET, Calibration, OperatingPoint, PixelBudget, Placement, resolved
 from keepad.recovery import RouterScores, Upsampler, on_grid, recover, smooth_scores
 from keepad.references.bank import Bank, ImageTokens, Match, blend, nearest, top_distance, unit
 from keepad.routing import (
@@ -237,7 +237,7 @@ def _route(steps: Steps, early: _Early, point: OperatingPoint, bank: Bank | None
         else:
             count = sum(len(index) for index in tokens.indices())
             keep = share_shallow(smoothed, live, grid, point.shallow, corners, count)
-        tokens, every = tokens.gather(keep, has_context(point, steps.calibration)), live
+        tokens, every = tokens.gather(keep, point.context), live
         live = [cells[own] for cells, own in zip(live, keep, strict=True)]
         rows = zip(scores, every, live, strict=True)
         traces = [RouterScores(on_grid(standardise(own), all_of, left, grid), left, None) for own, all_of, left in rows]
@@ -313,10 +313,9 @@ def _read(
     decisions: Sequence[PixelRouting | None] = early.routings or [None] * images
     inside = early.scope.inside or [None] * images
     columns = (routed.entering, routed.survivors, routed.evidence, decisions, matches, recorded)
-    rows = zip(inside, routed.context, scores, maps, *columns, strict=True)
-    return [
-        replace(Inference(score, *both, *rest), inside=own, context=around) for own, around, score, both, *rest in rows
-    ]
+    results = [Inference(score, *both, *rest) for score, both, *rest in zip(scores, maps, *columns, strict=True)]
+    limits = zip(results, inside, routed.context, strict=True)
+    return [replace(result, inside=own, context=around) for result, own, around in limits]
 
 
 def _active(steps: Steps, output: HeadOutput, point: OperatingPoint) -> HeadOutput:
@@ -355,15 +354,10 @@ def _recover(
 
 def _score(steps: Steps, responses: Array, cls: Array, patch_map: Array, point: OperatingPoint) -> float:
     """Score of one image, from (layers, m) responses of its live cells and (layers,) of its CLS token and its map."""
-    layers = steps.placement.head_layers[: len(responses)]
-    return image_score(
-        dict(zip(layers, responses, strict=True)),
-        dict(zip(layers, cls.tolist(), strict=True)),
-        patch_map,
-        kind=point.score,
-        placement=steps.placement,
-        calibration=steps.calibration,
-    )
+    placement, calibration = steps.placement, steps.calibration
+    layers = placement.head_layers[: len(responses)]
+    patch, token = dict(zip(layers, responses, strict=True)), dict(zip(layers, cls.tolist(), strict=True))
+    return image_score(patch, token, patch_map, kind=point.score, placement=placement, calibration=calibration)
 
 
 class AnyNetwork(Protocol):

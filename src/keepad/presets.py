@@ -372,7 +372,8 @@ def resolved(point: OperatingPoint, calibration: Calibration) -> OperatingPoint:
     if deep is not None:
         deep = _resolved_deep(deep, 1.0 if shallow is None else shallow.rho, calibration)
     smoothing = calibration.smoothing if point.smoothing is None else point.smoothing
-    return replace(point, shallow=shallow, deep=deep, smoothing=smoothing)
+    context = point.context and calibration.context
+    return replace(point, shallow=shallow, deep=deep, smoothing=smoothing, context=context)
 
 
 def _resolved_deep(deep: DeepBudget, rho: float, calibration: Calibration) -> DeepBudget:
@@ -387,11 +388,6 @@ def _resolved_deep(deep: DeepBudget, rho: float, calibration: Calibration) -> De
     centre, temperature = (float(np.interp(rho, rhos, values)) for values in (centres, temperatures))
     low, high = ABSOLUTE_SHARES
     return replace(deep, rho_min=low, rho_max=high, centre=centre, temperature=temperature, kappa=1.0)
-
-
-def has_context(point: OperatingPoint, calibration: Calibration) -> bool:
-    """Whether survivors of the shallow router attend to what it dropped, in a pass at this point."""
-    return point.context and calibration.context
 
 
 def with_tuples(fields: dict[str, Any]) -> dict[str, Any]:

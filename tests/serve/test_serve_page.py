@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,7 @@ def test_images_results_layers_and_the_keyboard(page: Page, folders: dict[str, P
     expect(page.get_by_role("tabpanel", name="Live")).to_be_visible()
     expect(page.get_by_role("img", name="Histogram of")).to_be_visible()
     expect(page.locator("#feed")).to_contain_text("notes.png is not an image")
+    expect(page.locator("#drift")).to_have_text(re.compile(r"there are \d+\.$"))
     for control in page.locator("button:visible, input:visible, select:visible").all():
         assert control.evaluate("node => node.innerText || node.labels?.length || node.ariaLabel"), control
 
@@ -155,6 +157,23 @@ def test_a_product_from_good_images_to_a_false_alarm_and_back(page: Page) -> Non
     card.get_by_role("button", name="Delete").click()
     page.locator("#sure-yes").click()
     expect(page.locator("#products")).to_contain_text("No products yet")
+
+
+def test_files_that_hover_are_shown_until_they_are_dropped_or_gone(page: Page) -> None:
+    from playwright.sync_api import expect
+
+    page.get_by_role("tab", name="Products").click()
+    box, body = page.locator("#teach-drop"), page.locator("body")
+    files = page.evaluate_handle(
+        "() => { const all = new DataTransfer(); all.items.add(new File(['x'], 'a.png')); return all; }"
+    )
+    for last in ("dragleave", "drop"):
+        box.dispatch_event("dragenter", {"dataTransfer": files})
+        expect(box).to_have_class(re.compile("over"))
+        box.dispatch_event(last, {"dataTransfer": files})
+        expect(box).not_to_have_class(re.compile("over"))
+        expect(body).not_to_have_class(re.compile("over"))  # it hears of them, too
+    expect(page.locator("#teach-count")).to_contain_text("1 image")
 
 
 def test_the_token_is_asked_for_once(browser: Browser, folders: dict[str, Path]) -> None:

@@ -8,17 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from keepad.backbone.vit import (
-    POST_NORM,
-    Backbone,
-    finish_attention,
-    in_chunks,
-    project,
-    rotate,
-    run_mlp,
-    scale_branch,
-    uniform_attention,
-)
+from keepad.backbone.attention import finish_attention, project, rotate, uniform_attention
+from keepad.backbone.vit import POST_NORM, Backbone, in_chunks, run_mlp, scale_branch
 from keepad.tokens import Tokens
 
 

@@ -51,6 +51,7 @@ def serve(
     from keepad.console import say_on_stderr
 
     try:
+        from keepad.serve.memory import share_arenas
         from keepad.serve.run import serve as run
         from keepad.serve.service import Service
         from keepad.serve.settings import Limits, ServeSettings, read_token
@@ -67,5 +68,6 @@ def serve(
     limits = Limits(max_queue, max_images, max_bytes, max_pixels, max_seconds)
     settings = ServeSettings(host, port, secret, batch, limits)  # checked before anything heavy is loaded
     folder = None if profiles is None else writable_folder(profiles)
+    share_arenas()  # before the engine starts threads
     detector = load(model, point=point, engine=engine, device=device, weights=weights)
     run(Service(detector, settings, say_on_stderr, folder=folder, files=profile or ()))

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from keepad.checkpoint import sides_of
 from keepad.errors import KeepADError
 from keepad.files import replace_text
 from keepad.presets import Calibration, Placement, with_tuples
@@ -15,7 +16,6 @@ from keepad.presets import Calibration, Placement, with_tuples
 DESCRIPTION = "engine.json"
 SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
 FORMAT = 9
-_LONGEST_SIDE = 1 << 14  # pixels; far above what a network is trained for
 EDITION = 3  # raised when exports change though older ones still run, so that the cache makes new ones
 
 
@@ -76,7 +76,7 @@ def read_description(folder: Path) -> EngineInfo:
         if fields.pop("format") != FORMAT:
             raise KeepADError(f"{folder} was exported by another version of KeepAD; export it again.")
         for key in ("image_size", "patch"):
-            fields[key] = _sides(fields[key])
+            fields[key] = sides_of(fields[key])
         fields["floating"] = tuple(fields["floating"])
         fields["placement"] = Placement(**with_tuples(fields["placement"]))
         fields["calibration"] = Calibration(**with_tuples(fields["calibration"]))
@@ -92,16 +92,6 @@ def read_description(folder: Path) -> EngineInfo:
         if not (folder / name).is_file() or digest_of_file(folder / name) != expected:
             raise KeepADError(f"{folder / name} is missing or not the file that was exported; export it again.")
     return info
-
-
-def _sides(values: object) -> tuple[int, int]:
-    """A height and width in pixels, or a ValueError."""
-    if not isinstance(values, list) or len(values) != 2:
-        raise ValueError("no height and width")
-    height, width = values
-    if not all(isinstance(side, int) and 1 <= side <= _LONGEST_SIDE for side in (height, width)):
-        raise ValueError("no size of an image")
-    return height, width
 
 
 def digest_of_file(path: Path) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from keepad.arrays import Array
 from keepad.network import Network
-from keepad.presets import ABSOLUTE_SHARES, DeepBudget, OperatingPoint, has_context, resolved
+from keepad.presets import ABSOLUTE_SHARES, DeepBudget, OperatingPoint, resolved
 from keepad.recovery import smooth_scores
 from keepad.routing import absolute_evidence, evidence_of, keep_shallow, token_budget
 from keepad.tokens import Tokens
@@ -54,7 +54,7 @@ def _measure(network: Network, tokens: Tokens, point: OperatingPoint) -> tuple[f
     (scores,) = network.shallow_step(tokens)
     smoothed = smooth_scores(scores, cells, grid, network.calibration.score_smoothing)
     keep = keep_shallow(scores, cells, grid, published.shallow, smoothed=smoothed)
-    tokens = network.middle(tokens.gather([keep], has_context(point, network.calibration)))
+    tokens = network.middle(tokens.gather([keep], published.context))
     (unusual,), (risk,) = network.unusual_step(tokens), network.risk_step(tokens)
     budget = token_budget(evidence_of(risk, published.deep.tail), len(risk), published.deep)
     return absolute_evidence(unusual, len(cells), published.deep.tail), budget / len(risk)

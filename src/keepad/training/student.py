@@ -10,7 +10,7 @@ from torch import Tensor
 
 from keepad.arrays import Array
 from keepad.network import Network, Responses
-from keepad.presets import OperatingPoint, has_context, resolved
+from keepad.presets import OperatingPoint, resolved
 from keepad.recovery import RouterScores, recover, smooth_scores
 from keepad.routing import Grid, absolute_evidence, keep_deep, keep_shallow, standardise
 from keepad.tokens import Tokens
@@ -58,7 +58,7 @@ def sparse_pass(
     assert point.deep is not None
     grid, shallow_budget, deep_budget = tokens.grid, point.shallow, point.deep
 
-    sigma, context = network.calibration.score_smoothing, has_context(point, network.calibration)
+    sigma = network.calibration.score_smoothing
     scores, cells = network.shallow_scores(tokens), tokens.indices()
     rows = [_array(own) for own in scores]
     keep = [
@@ -69,7 +69,7 @@ def sparse_pass(
         shallow_presence(s, k, BlockValues.of(c, grid, shallow_budget.block, s.device))
         for s, k, c in zip(scores, keep, cells, strict=True)
     ]
-    presence, entering = _take(shallow, keep), tokens.gather(keep, context)
+    presence, entering = _take(shallow, keep), tokens.gather(keep, point.context)
     tokens = network.middle(entering, torch.cat(presence) if relaxed else None)
 
     seen = tokens

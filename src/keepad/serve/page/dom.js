@@ -88,12 +88,15 @@ export function takesFiles(node, take) {
     depth = Math.max(0, depth - 1);
     if (!depth) node.classList.remove("over");
   });
+  // On its way down: a node within this one may take the files, and then the event never comes back up.
+  node.addEventListener("drop", () => {
+    depth = 0;
+    node.classList.remove("over");
+  }, true);
   node.addEventListener("drop", (event) => {
     if (!holdsFiles(event)) return;
     event.preventDefault();
     event.stopPropagation();
-    depth = 0;
-    node.classList.remove("over");
     take([...event.dataTransfer.files]);
   });
 }

@@ -97,7 +97,7 @@ function showDrift(drift) {
       ? "Nobody said yet what is normal here. If the last images are, watch for scores that move away from them."
       : `Needs ${drift.needed} images that are normal; there are ${drift.available}.`;
     box.replaceChildren(make("p", { className: "state" }, make("span", { className: "dot" }), "Not watched"), make("p", { className: "soft" }, text),
-      enough ? watchForm(drift.available) : null);
+      ...(enough ? [watchForm(drift.available)] : []));
     return;
   }
   const share = drift.statistic ? Math.max(0, Math.min(1, Math.log10(Math.max(1, drift.statistic)) / Math.log10(drift.limit))) : 0;
