@@ -7,7 +7,7 @@ import os
 import sys
 
 # From glibc's malloc.h, and the values that the service wants. Blocks of a usual image are smaller than what is mapped
-# by itself: mapping each anew costs 4 to 6 % of an image's time.
+# by itself: mapping each anew costs 4 to 10 % of an image's time.
 _WANTED = {
     -8: 2,  # M_ARENA_MAX
     -3: 8 << 20,  # M_MMAP_THRESHOLD
