@@ -179,8 +179,8 @@ def make_lesson(record_one: Callable[[int, int], ImageTokens], count: int, rotat
     def turned(number: int) -> list[ImageTokens]:
         return [record_one(number, angle) for angle in _ANGLES]
 
-    # One image shows nothing of the angles that the product lies at. On the mean of the source products copies gain: much
-    # where products turn, at a price where they lie still (see docs/results/references/choices.md).
+    # One image shows nothing of the angles that the product lies at. On the mean of the source products copies gain:
+    # much where products turn, at a price where they lie still (see docs/results/references/choices.md).
     gain, rotates = None, rotate == "on" or (rotate == "auto" and count == 1)
     if rotate == "auto" and 1 < count <= _ROTATED_IMAGES:
         # A few images show whether the product lies at any angle.
